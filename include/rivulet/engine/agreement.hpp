@@ -1,0 +1,79 @@
+#pragma once
+
+/// \file
+/// How ranks come to the same settings and the same versions when an engine starts: each gathers
+/// the records of all and decides alike, so no vote is needed.
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include <rivulet/error.hpp>
+
+namespace rivulet::detail {
+
+/// What the bits of the outer parameters depend on, in the order of comparison.
+inline constexpr std::array<std::string_view, 11> setting_names = {
+    "the wire format",
+    "the parameters (names, sizes or which are trainable)",
+    "the partition",
+    "sync_every (H)",
+    "the offsets",
+    "first_sync",
+    "the codec",
+    "the nonfinite policy",
+    "the reduction",
+    "the outer optimizer",
+    "the outer learning rate"};
+
+using setting_hashes = std::array<std::uint64_t, setting_names.size()>;
+
+/// What a rank tells first.
+struct start_record {
+  setting_hashes settings;
+  std::int64_t step;
+};
+
+/// What a rank tells of each fragment.
+struct version_record {
+  std::uint64_t version;  ///< syncs applied
+  std::uint64_t bits;     ///< checksum of outer parameters and optimizer state
+};
+
+/// Throws precondition_error, the same on every rank, that names the first setting in which a rank
+/// differs from rank 0.
+inline void check_settings(std::span<start_record const> of_rank) {
+  for (std::size_t i = 0; i < setting_names.size(); ++i) {
+    for (std::size_t r = 1; r < of_rank.size(); ++r) {
+      require(of_rank[r].settings[i] == of_rank[0].settings[i], "ranks 0 and ", r, " differ in ",
+              setting_names[i], "; all workers need equal settings");
+    }
+  }
+}
+
+/// Whose outer parameters of a fragment count.
+struct adoption {
+  int source = 0;       ///< the rank with the highest version, the lowest among equals
+  int differs = -1;     ///< a rank of the same version with other bits, or -1
+  bool needed = false;  ///< some rank differs from the source
+};
+
+/// Decides on one fragment; record(r) is that of rank r.
+template <class Record>
+[[nodiscard]] adoption decide(int world, Record const& record) {
+  adoption result;
+  for (int r = 1; r < world; ++r) {
+    if (record(r).version > record(result.source).version) result.source = r;
+  }
+  version_record const best = record(result.source);
+  for (int r = world - 1; r >= 0; --r) {
+    bool const same_version = record(r).version == best.version;
+    bool const same_bits = record(r).bits == best.bits;
+    if (same_version && !same_bits) result.differs = r;
+    if (!same_version || !same_bits) result.needed = true;
+  }
+  return result;
+}
+
+}  // namespace rivulet::detail

@@ -1,0 +1,626 @@
+#pragma once
+
+/// \file
+/// Streaming DiLoCo (arXiv 2501.18512, algorithm 2): the hook that a training loop calls after each
+/// inner step. DiLoCo (arXiv 2311.08105) is this engine with partition::whole_model and
+/// overlap_steps = 0.
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <rivulet/codec/passes.hpp>
+#include <rivulet/comm/communicator.hpp>
+#include <rivulet/engine/agreement.hpp>
+#include <rivulet/engine/comm_thread.hpp>
+#include <rivulet/engine/outer_state.hpp>
+#include <rivulet/engine/report.hpp>
+#include <rivulet/engine/saved_state.hpp>
+#include <rivulet/exec/host.hpp>
+#include <rivulet/reduce/all_gather_mean.hpp>
+#include <rivulet/schedule/streaming.hpp>
+
+namespace rivulet {
+
+/// What happens at the start when no rank has synchronized yet and their parameters differ.
+enum class initial_parameters : std::uint8_t {
+  verify,    ///< an error on all ranks that names the fragment
+  broadcast  ///< all take those of rank 0
+};
+
+/// Settings of streaming_diloco.
+struct sync_config {
+  int sync_every = 100;   ///< H >= 1: inner steps between two syncs of the same fragment
+  int overlap_steps = 1;  ///< tau, 0 .. H: inner steps from send to receive; workers may differ
+  float mixing = 0.0f;    ///< alpha, 0 .. 1: weight of the local parameters; workers may differ
+  rivulet::first_sync first_sync = rivulet::first_sync::after_full_round;
+  std::vector<int> offsets = {};  ///< send offset per fragment, 0 .. H-1; empty: floor(p * H / P)
+  nonfinite_policy nonfinite = nonfinite_policy::reject;
+  initial_parameters initial = initial_parameters::verify;
+  double weight = 1.0;       ///< of this worker in the mean; 0: receives only
+  int timeout_ms = 600'000;  ///< bound on every collective and every wait, > 0
+};
+
+/// Keeps the replicas of a model in sync. One object per worker; all workers construct it at the
+/// same point with equal settings (tau, mixing, weight, timeout and executor may differ), and call
+/// after_step after every inner step.
+///
+/// Memory beside the model: 4 * (1 + slots) bytes per parameter for outer parameters and optimizer
+/// state, and schedule().max_in_flight() buffers of W times the largest message, for W workers.
+/// Bytes sent per worker and sync of fragment p: (W - 1) * message_bytes(p). Nothing is allocated
+/// after construction but by swap_outer, save, load and rebuild.
+///
+/// Threads: all members are called by one thread, the one that trains; the communicator is used by
+/// a thread of the engine. `parameters` and `comm` outlive the engine. Call finish() at the end:
+/// what is still in flight when the engine is destroyed is lost, and if it is on the wire the
+/// communicator is aborted.
+template <Communicator Comm, BlockCodec C, OuterOptimizer O, Executor E>
+class streaming_diloco {
+ public:
+  /// Collective: the ranks compare settings and initial parameters.
+  /// Throws precondition_error for settings that break a rule or differ between ranks (the text
+  /// names the first difference, on every rank); comm_error if the ranks cannot be reached.
+  template <Partitioner P>
+  streaming_diloco(parameter_set& parameters, Comm& comm, sync_config config, P const& partitioner,
+                   C codec, O outer, E executor = {})
+      : parameters_(&parameters),
+        comm_(&comm),
+        codec_(codec),
+        outer_(outer),
+        executor_(executor),
+        config_(checked(std::move(config), outer)),
+        fragments_(checked(partitioner(parameters.parameters()), parameters)),
+        schedule_(config_.sync_every, config_.overlap_steps, static_cast<int>(fragments_.size()),
+                  config_.first_sync, config_.offsets),
+        state_(parameters, fragments_, C::block_size, O::state_slots),
+        thread_(static_cast<std::size_t>(schedule_.max_in_flight()) + 1) {
+    report_.reserve(fragments_.size(), parameters.size());
+    join();
+  }
+
+  streaming_diloco(streaming_diloco const&) = delete;
+  streaming_diloco& operator=(streaming_diloco const&) = delete;
+
+  ~streaming_diloco() {
+    if (on_the_wire()) comm_->abort();
+  }
+
+  /// Call after each inner step. Receives and applies what is due, then encodes and starts sending
+  /// what is due. Waits only for a receive whose bytes are not here yet; when it returns the
+  /// parameters may be used. The report is valid until the next call.
+  ///
+  /// Throws comm_error after a timeout, a transport error or a message that fails its checks: this
+  /// rank applied nothing of it, the communicator is aborted, and every later call throws until
+  /// rebuild().
+  step_report const& after_step() {
+    check_usable("after_step");
+    ++step_;
+    report_.restart(step_);
+    // Of this step's receives, or earlier: a state saved under a longer overlap holds older ones.
+    receive_until(step_ - std::max(1, schedule_.overlap_steps()));
+    schedule_.for_each_event(step_, [this](sync_event event) {
+      if (event.what == sync_event::kind::send) {
+        send(event.fragment);
+      } else {
+        receive_until(event.sent_at);
+      }
+    });
+    return report_;
+  }
+
+  /// Collective: receives and applies everything in flight. Training may go on afterwards.
+  /// Throws as after_step does.
+  step_report const& finish() {
+    check_usable("finish");
+    report_.restart(step_);
+    receive_until(step_);
+    return report_;
+  }
+
+  /// Copies the outer (FP32) values of a parameter to `values`; a frozen one has its own.
+  /// Throws precondition_error for an unknown name or a span of another size.
+  void copy_outer_to(std::string_view name, std::span<float> values) const {
+    std::size_t const index = parameters_->find(name);
+    parameter const& p = (*parameters_)[index];
+    detail::require(values.size() == p.tensor.size, "copy_outer_to('", name, "'): the span has ",
+                    values.size(), " elements, the parameter ", p.tensor.size);
+    if (p.synced()) return state_.copy_to(index, values);
+    detail::visit_element(p.tensor.element, [&](auto* type) {
+      auto const* const own = static_cast<decltype(type)>(p.tensor.data);
+      for (std::size_t i = 0; i < values.size(); ++i) values[i] = to_float(own[i]);
+    });
+  }
+
+  /// Puts the outer parameters into the model, to evaluate or export it; the next call puts the
+  /// local ones back, bit for bit. No step may be taken in between. The local parameters are kept
+  /// meanwhile in a buffer of their size, allocated by the first call.
+  void swap_outer() {
+    state_.bind(*parameters_);
+    std::size_t total = 0;
+    state_.for_each_slice([&](std::byte*, std::size_t bytes) { total += bytes; });
+    local_copy_.resize(total);
+    std::byte* kept = local_copy_.data();
+    state_.for_each_slice([&](std::byte* local, std::size_t bytes) {
+      swapped_ ? std::copy_n(kept, bytes, local) : std::copy_n(local, bytes, kept);
+      kept += bytes;
+    });
+    swapped_ = !swapped_;
+    for (int p = 0; swapped_ && p < schedule_.fragments(); ++p) state_.mix(p, 0.0f, executor_);
+  }
+
+  /// Whether the model holds the outer parameters now.
+  [[nodiscard]] bool swapped() const { return swapped_; }
+
+  /// The outer learning rate of operations sent from now on. All workers must change it after the
+  /// same step; a difference is found at the next sync. Throws precondition_error as O::check does.
+  void set_outer_learning_rate(float learning_rate) {
+    O changed = outer_;
+    changed.learning_rate = learning_rate;
+    changed.check();
+    outer_ = changed;
+  }
+
+  /// The weight of this worker in operations sent from now on (tokens, say); 0 receives only.
+  /// Throws precondition_error if it is negative or not finite.
+  void set_weight(double weight) {
+    detail::check_weight(weight);
+    config_.weight = weight;
+  }
+
+  /// Collective, after an abort or to admit a joiner (which constructs its engine meanwhile): moves
+  /// the engine to another communicator. What was in flight is dropped. Fragment by fragment the
+  /// ranks adopt the highest version (of the lowest rank among equals), mixed into the local
+  /// parameters as at a receive; a rank that has not taken a step yet takes it as it is. All go on
+  /// from the highest step. report() tells what was written. Throws as the constructor does.
+  void rebuild(Comm& comm) {
+    detail::require(!swapped_, "rebuild: the model holds the outer parameters; call swap_outer()");
+    if (on_the_wire()) comm_->abort();
+    thread_.drain();
+    comm_ = &comm;
+    oldest_ = in_flight_ = 0;
+    join();
+  }
+
+  /// Collective: passes the whole state (outer parameters, optimizer state, step, versions, what is
+  /// in flight) to sink(std::span<std::byte const>), piece by piece. Waits until the messages in
+  /// flight have arrived, and applies none. The model's parameters are the caller's to save.
+  /// Throws as after_step does.
+  template <class Sink>
+  void save(Sink&& sink) {
+    check_usable("save");
+    for (std::size_t i = 0; i < in_flight_; ++i) wait_for(in_flight_at(i));
+    detail::state_writer writer(sink);
+    detail::state_header header = make_header();
+    header.step = step_;
+    header.learning_rate = outer_.learning_rate;
+    header.world = comm_->size();
+    header.in_flight = in_flight_;
+    writer.put_value(header);
+    for (int p = 0; p < schedule_.fragments(); ++p) writer.put_value(state_.version(p));
+    writer.put(std::as_bytes(state_.all_theta()));
+    writer.put(std::as_bytes(state_.all_slots()));
+    for (std::size_t i = 0; i < in_flight_; ++i) {
+      operation& op = in_flight_at(i);
+      writer.put_value(detail::operation_header{op.fragment, op.rejected_parameter, op.sent_at,
+                                                op.messages().size()});
+      writer.put(op.messages());
+    }
+    writer.finish();
+  }
+
+  /// Collective: takes over a saved state, so that training goes on with the same bits. tau, mixing
+  /// and weight may be others than before, the number of workers too if nothing is in flight.
+  /// Throws state_error, with nothing changed, if the bytes are damaged or belong to other
+  /// settings; precondition_error if the ranks loaded different steps or operations are in flight
+  /// here.
+  void load(std::span<std::byte const> bytes) {
+    check_usable("load");
+    detail::require(in_flight_ == 0, "load: ", in_flight_,
+                    " operations are in flight; load after construction, or call finish() first");
+    detail::saved_state const saved = detail::saved_state::read(bytes);
+    check_loadable(saved);
+
+    auto const copy = [](std::span<std::byte const> from, std::span<float> to) {
+      std::copy(from.begin(), from.end(), std::as_writable_bytes(to).begin());
+    };
+    copy(saved.theta, state_.all_theta());
+    copy(saved.slots, state_.all_slots());
+    for (int p = 0; p < schedule_.fragments(); ++p) {
+      state_.version(p) = saved.versions[static_cast<std::size_t>(p)];
+    }
+    step_ = saved.header.step;
+    outer_.learning_rate = saved.header.learning_rate;
+    oldest_ = 0;
+    in_flight_ = saved.in_flight.size();
+    if (in_flight_ > operations_.size()) reserve_operations(in_flight_);
+    for (std::size_t i = 0; i < in_flight_; ++i) {
+      auto const& [header, messages] = saved.in_flight[i];
+      operation& op = in_flight_at(i);
+      op.fragment = header.fragment;
+      op.rejected_parameter = header.rejected_parameter;
+      op.sent_at = header.sent_at;
+      op.ticket = 0;  // done
+      op.result = {};
+      op.wire_seconds = 0;
+      op.bytes = messages.size();
+      std::copy(messages.begin(), messages.end(), op.buffer.begin());
+    }
+    std::vector<std::int64_t> const steps =
+        gather<std::int64_t>("comparing the steps", {&step_, 1});
+    for (std::size_t r = 0; r < steps.size(); ++r) {
+      detail::require(steps[r] == steps[0], "load: rank 0 loaded step ", steps[0], ", rank ", r,
+                      " step ", steps[r], "; all must load the same");
+    }
+  }
+
+  /// Hash of the whole outer state: outer parameters, optimizer state, versions. Equal on all
+  /// workers that have applied the same syncs. (Every sync compares the outer parameters by
+  /// itself.)
+  [[nodiscard]] std::uint64_t outer_fingerprint() const { return state_.fingerprint(); }
+
+  /// The report of the last call; after construction and rebuild, of what these wrote and sent.
+  [[nodiscard]] step_report const& report() const { return report_; }
+  [[nodiscard]] std::int64_t step() const { return step_; }
+  [[nodiscard]] std::size_t in_flight() const { return in_flight_; }
+  [[nodiscard]] std::vector<fragment> const& fragments() const { return fragments_; }
+  [[nodiscard]] schedule::streaming const& schedule() const { return schedule_; }
+  /// Syncs applied to fragment `p`.
+  [[nodiscard]] std::uint64_t version(int p) const { return state_.version(p); }
+  /// Bytes of a message of fragment `p`: header + sum over slices of ceil(n / block) * block_bytes.
+  [[nodiscard]] std::size_t message_bytes(int p) const {
+    return rivulet::message_bytes<C>(state_.layout(p));
+  }
+
+ private:
+  using reduction = reduce::all_gather_mean;
+
+  /// A fragment on its way: written by the caller, then by the communication thread, then read by
+  /// the caller; the ticket separates the three.
+  struct operation {
+    streaming_diloco* engine = nullptr;
+    int fragment = 0;
+    int rejected_parameter = -1;
+    std::int64_t sent_at = 0;
+    comm_thread::ticket ticket = 0;
+    std::vector<std::byte> buffer;
+    std::size_t bytes = 0;  // of the buffer in use: the messages of all ranks
+    reduce::exchange_result result;
+    double wire_seconds = 0;
+
+    [[nodiscard]] std::span<std::byte> messages() { return std::span(buffer).first(bytes); }
+  };
+
+  static sync_config checked(sync_config config, O const& outer) {
+    detail::require(config.mixing >= 0 && config.mixing <= 1, "mixing (alpha) = ", config.mixing,
+                    " must be from 0 to 1");
+    detail::require(config.timeout_ms > 0, "timeout_ms = ", config.timeout_ms, " must be positive");
+    detail::check_weight(config.weight);
+    outer.check();
+    return config;
+  }
+
+  static std::vector<fragment> checked(std::vector<fragment> fragments,
+                                       parameter_set const& parameters) {
+    check_partition(fragments, parameters.parameters());
+    for (parameter const& p : parameters.parameters()) {
+      detail::require(!p.synced() || p.tensor.space == memory_space::host, "parameter '", p.name,
+                      "' lies in device memory, which this executor does not reach");
+    }
+    return fragments;
+  }
+
+  void check_usable(char const* call) const {
+    if (failed_) {
+      throw comm_error(
+          detail::concat("rivulet: ", call,
+                         ": an earlier operation failed; rebuild() the engine on a new "
+                         "communicator to go on"),
+          comm_status::aborted, -1, -1, step_);
+    }
+    detail::require(!swapped_, call,
+                    ": the model holds the outer parameters; call swap_outer() first");
+  }
+
+  // --- send and receive ---
+
+  [[nodiscard]] operation& in_flight_at(std::size_t i) {
+    return operations_[(oldest_ + i) % operations_.size()];
+  }
+
+  [[nodiscard]] bool on_the_wire() {
+    return in_flight_ > 0 && !thread_.test(in_flight_at(in_flight_ - 1).ticket);
+  }
+
+  void send(int p) {
+    fragment_layout& layout = state_.layout(p);
+    std::size_t const message = message_bytes(p);
+    operation& op = in_flight_at(in_flight_++);
+    op.fragment = p;
+    op.sent_at = step_;
+    op.bytes = reduction::buffer_bytes(message, comm_->size());
+    wire_header header;
+    header.fragment = static_cast<std::uint32_t>(p);
+    header.step = step_;
+    header.version = state_.version(p);
+    header.weight = config_.weight;
+    header.learning_rate = outer_.learning_rate;
+    auto const start = std::chrono::steady_clock::now();
+    layout.bind(*parameters_);
+    op.rejected_parameter = encode_message(
+        codec_, executor_, pass::outer_gradient{state_.theta(p).data()}, layout, config_.nonfinite,
+        header, reduction::slot(op.messages(), message, comm_->rank()));
+    report_.encode_seconds += detail::seconds_since(start);
+    op.ticket = thread_.submit(
+        [](void* context) noexcept {
+          auto& sent = *static_cast<operation*>(context);
+          sent.engine->exchange(sent);
+        },
+        &op);
+    report_.sent.push_back(p);
+    report_.bytes_sent += reduction::sent_bytes(message, comm_->size());
+  }
+
+  /// On the communication thread: the whole reduction of a fragment.
+  void exchange(operation& op) noexcept {
+    auto const start = std::chrono::steady_clock::now();
+    try {
+      op.result = reduction::exchange<C>(*comm_, op.messages(), state_.layout(op.fragment).blocks(),
+                                         detail::within(config_.timeout_ms));
+    } catch (...) {
+      op.result = {comm_status::failed, wire_check::good, -1};
+    }
+    op.wire_seconds = detail::seconds_since(start);
+  }
+
+  /// Receives what was sent at step `sent_at` or before, in the order of sending.
+  void receive_until(std::int64_t sent_at) {
+    while (in_flight_ > 0 && in_flight_at(0).sent_at <= sent_at) {
+      receive(in_flight_at(0));
+      oldest_ = (oldest_ + 1) % operations_.size();
+      --in_flight_;
+    }
+  }
+
+  void wait_for(operation& op) {
+    bool const done = thread_.wait_until(op.ticket, detail::within(config_.timeout_ms));
+    reduce::exchange_result const late{comm_status::timeout, wire_check::good, -1};
+    reduce::exchange_result const result = done ? op.result : late;
+    if (result.good()) return;
+    fail();
+    throw detail::exchange_error(
+        result,
+        detail::concat("fragment ", op.fragment, " ('",
+                       fragments_[static_cast<std::size_t>(op.fragment)].name, "') sent at step ",
+                       op.sent_at),
+        op.fragment, op.sent_at);
+  }
+
+  void receive(operation& op) {
+    auto const start = std::chrono::steady_clock::now();
+    wait_for(op);
+    report_.add_wait(op.wire_seconds, detail::seconds_since(start));
+    reduce::verdict const verdict = reduction::open(op.messages(), comm_->size(), contributions_);
+    if (verdict.what != reduce::verdict::kind::apply) {
+      report_.skipped.push_back({op.fragment, op.sent_at, verdict, op.rejected_parameter});
+      return;
+    }
+    auto const arrived = std::chrono::steady_clock::now();
+    O outer = outer_;
+    outer.learning_rate = wire_header::read(op.buffer.data()).learning_rate;
+    fragment_layout& layout = state_.layout(op.fragment);
+    layout.bind(*parameters_);
+    pass::outer_step<O> const sink{outer, state_.theta(op.fragment).data(),
+                                   state_.slot(op.fragment, 0).data(), state_.values(),
+                                   config_.mixing};
+    executor_.for_each_tile(layout.tiles(), pass::decode_mean<C, pass::outer_step<O>>{
+                                                codec_, sink, &layout, contributions_});
+    ++state_.version(op.fragment);
+    report_.decode_seconds += detail::seconds_since(arrived);
+    report_.applied.push_back(op.fragment);
+    report_.note_written(layout);
+  }
+
+  /// What only this rank may know: it applies nothing more, and wakes the others.
+  void fail() {
+    failed_ = true;
+    comm_->abort();
+  }
+
+  // --- start ---
+
+  void reserve_operations(std::size_t count) {
+    std::size_t largest = 0;
+    for (int p = 0; p < schedule_.fragments(); ++p) largest = std::max(largest, message_bytes(p));
+    operations_.resize(count);
+    for (operation& op : operations_) {
+      op.engine = this;
+      op.buffer.resize(reduction::buffer_bytes(largest, comm_->size()));
+    }
+    contributions_.reserve(static_cast<std::size_t>(comm_->size()));
+  }
+
+  [[nodiscard]] detail::setting_hashes settings() const {
+    detail::hash model;
+    detail::hash partition;
+    detail::hash offsets;
+    for (parameter const& p : parameters_->parameters()) {
+      model.add(p.name).add(p.tensor.size).add(std::uint64_t{p.trainable});
+    }
+    for (fragment const& f : fragments_) {
+      partition.add(f.slices.size());
+      for (slice const& s : f.slices) partition.add(s.parameter).add(s.offset).add(s.size);
+    }
+    for (int p = 0; p < schedule_.fragments(); ++p) {
+      offsets.add(static_cast<std::uint64_t>(schedule_.offset(p)));
+    }
+    return {wire_header::expected_format,
+            model.value(),
+            partition.value(),
+            static_cast<std::uint64_t>(config_.sync_every),
+            offsets.value(),
+            static_cast<std::uint64_t>(config_.first_sync),
+            detail::hash{}.add(std::string_view(C::name)).add(C::block_size).value(),
+            static_cast<std::uint64_t>(config_.nonfinite),
+            detail::hash{}.add(reduction::name).value(),
+            outer_.fingerprint(),
+            detail::hash{}.add(outer_.learning_rate).value()};
+  }
+
+  /// Runs f(communicator, deadline) on the communication thread; throws comm_error unless done.
+  template <class F>
+  void collective(char const* what, F const& f) {
+    comm_status status = comm_status::failed;
+    thread_.call([&]() noexcept {
+      try {
+        status = f(*comm_, detail::within(config_.timeout_ms));
+      } catch (...) {
+        status = comm_status::failed;
+      }
+    });
+    if (status == comm_status::done) return;
+    fail();
+    throw detail::exchange_error({status, wire_check::good, -1}, what, -1, step_);
+  }
+
+  /// The records of all ranks, rank after rank.
+  template <class T>
+  [[nodiscard]] std::vector<T> gather(char const* what, std::span<T const> mine) {
+    std::vector<T> all(mine.size() * static_cast<std::size_t>(comm_->size()));
+    collective(what, [&](Comm& comm, deadline until) {
+      return comm.all_gather(std::as_bytes(mine), std::as_writable_bytes(std::span(all)), until);
+    });
+    report_.bytes_sent += reduction::sent_bytes(mine.size_bytes(), comm_->size());
+    return all;
+  }
+
+  /// Makes the ranks agree on settings, versions and step; the engine is usable only afterwards.
+  void join() {
+    failed_ = true;
+    report_.restart(step_);
+    reserve_operations(static_cast<std::size_t>(schedule_.max_in_flight()));
+    detail::start_record const mine{settings(), step_};
+    auto const starts =
+        gather<detail::start_record>("comparing the settings of the ranks", {&mine, 1});
+    detail::check_settings(starts);
+    std::vector<detail::version_record> own;
+    for (int p = 0; p < schedule_.fragments(); ++p) own.push_back({version(p), state_.bits(p)});
+    auto const records = gather<detail::version_record>("comparing versions of the ranks", own);
+    for (int p = 0; p < schedule_.fragments(); ++p) {
+      agree(p, [&](int r) {
+        return records[static_cast<std::size_t>(r) * own.size() + static_cast<std::size_t>(p)];
+      });
+    }
+    for (detail::start_record const& start : starts) step_ = std::max(step_, start.step);
+    failed_ = false;
+  }
+
+  /// Adopts the highest version of fragment `p`; record(r) is what rank r holds.
+  template <class Record>
+  void agree(int p, Record const& record) {
+    detail::adoption const adoption = detail::decide(comm_->size(), record);
+    if (!adoption.needed) return;
+    detail::version_record const best = record(adoption.source);
+    if (adoption.differs >= 0) {
+      std::string const who = detail::concat("ranks ", adoption.source, " and ", adoption.differs);
+      detail::require(best.version > 0 || config_.initial == initial_parameters::broadcast,
+                      "the initial parameters of ", who, " differ in fragment '",
+                      fragments_[static_cast<std::size_t>(p)].name,
+                      "'; start all ranks from the same values, or set .initial = "
+                      "initial_parameters::broadcast");
+      if (best.version > 0) {
+        throw comm_error(detail::concat("rivulet: ", who, " hold version ", best.version,
+                                        " of fragment ", p, " with different bits"),
+                         comm_status::failed, adoption.differs, p, step_);
+      }
+    }
+    detail::version_record const own = record(comm_->rank());
+    bool const adopts = own.version != best.version || own.bits != best.bits;
+    if (adopts) state_.version(p) = 0;  // until all of it has arrived
+    share(state_.theta(p), adoption.source);
+    for (std::size_t s = 0; s < O::state_slots; ++s) share(state_.slot(p, s), adoption.source);
+    if (!adopts) return;
+    state_.version(p) = best.version;
+    state_.layout(p).bind(*parameters_);
+    state_.mix(p, step_ == 0 ? 0.0f : config_.mixing, executor_);
+    report_.note_written(state_.layout(p));
+  }
+
+  void share(std::span<float> values, int source) {
+    collective("adopting outer parameters", [&](Comm& comm, deadline until) {
+      return comm.broadcast(std::as_writable_bytes(values), source, until);
+    });
+    if (comm_->rank() == source) {
+      report_.bytes_sent += reduction::sent_bytes(values.size_bytes(), comm_->size());
+    }
+  }
+
+  // --- saved states ---
+
+  /// The part of the header that saved states of the same settings have in common.
+  [[nodiscard]] detail::state_header make_header() const {
+    detail::state_header header;
+    detail::setting_hashes hashes = settings();
+    hashes.back() = 0;  // the outer learning rate is part of the state
+    detail::hash sum;
+    for (std::uint64_t h : hashes) sum.add(h);
+    header.settings = sum.value();
+    header.values = state_.values();
+    header.fragments = static_cast<std::uint32_t>(schedule_.fragments());
+    header.slots = static_cast<std::uint32_t>(O::state_slots);
+    return header;
+  }
+
+  void check_loadable(detail::saved_state const& saved) const {
+    detail::state_header const mine = make_header();
+    auto const refuse = [](std::string const& why) { throw state_error("rivulet: load: " + why); };
+    if (saved.header.settings != mine.settings || saved.header.values != mine.values ||
+        saved.header.fragments != mine.fragments || saved.header.slots != mine.slots) {
+      refuse(
+          "the state was saved with another model, partition, schedule, codec or outer optimizer");
+    }
+    if (!saved.in_flight.empty() && saved.header.world != comm_->size()) {
+      refuse(detail::concat("the state has operations in flight between ", saved.header.world,
+                            " workers, but there are ", comm_->size()));
+    }
+    for (auto const& [header, messages] : saved.in_flight) {
+      bool const known = header.fragment >= 0 && header.fragment < schedule_.fragments();
+      if (!known || messages.size() !=
+                        reduction::buffer_bytes(message_bytes(header.fragment), comm_->size())) {
+        refuse("the state holds an operation of another size");
+      }
+    }
+  }
+
+  parameter_set* parameters_;
+  Comm* comm_;
+  C codec_;
+  O outer_;
+  E executor_;
+  sync_config config_;
+  std::vector<fragment> fragments_;
+  schedule::streaming schedule_;
+  outer_state state_;
+  std::vector<operation> operations_;  // a ring: in_flight_ of them from oldest_ on
+  std::size_t oldest_ = 0;
+  std::size_t in_flight_ = 0;
+  std::vector<contribution> contributions_;
+  std::int64_t step_ = 0;
+  step_report report_;
+  std::vector<std::byte> local_copy_;  // while the model holds the outer parameters
+  bool swapped_ = false;
+  bool failed_ = true;
+  comm_thread thread_;  // last: it uses what stands above
+};
+
+// Explicit guides: the codec is deduced, never defaulted.
+template <class Comm, class P, class C, class O>
+streaming_diloco(parameter_set&, Comm&, sync_config, P, C, O)
+    -> streaming_diloco<Comm, C, O, exec::host>;
+template <class Comm, class P, class C, class O, class E>
+streaming_diloco(parameter_set&, Comm&, sync_config, P, C, O, E) -> streaming_diloco<Comm, C, O, E>;
+
+}  // namespace rivulet
