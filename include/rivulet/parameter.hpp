@@ -3,6 +3,7 @@
 /// \file
 /// The parameters of a model, erased to names, roles and pointers.
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -61,10 +62,14 @@ class parameter_set {
     add_ref(name, where, checked_ref(std::forward<T>(tensor)), trainable);
   }
 
-  /// Adds `size` host elements at `data`.
-  template <class T>
-  void add(std::string_view name, role where, T* data, std::size_t size, bool trainable = true) {
-    add_ref(name, where, tensor_ref::of(data, size), trainable);
+  /// Adds `size` host elements at `data`; `size` is any integer (bool would be `trainable`) and not
+  /// negative.
+  template <class T, std::integral Size>
+  requires(!std::same_as<Size, bool>) void add(std::string_view name, role where, T* data,
+                                               Size size, bool trainable = true) {
+    detail::require(std::cmp_greater_equal(size, 0), "parameter '", name, "': size ", size,
+                    " must not be negative");
+    add_ref(name, where, tensor_ref::of(data, static_cast<std::size_t>(size)), trainable);
   }
 
   /// Adds what an erased reference names.

@@ -62,17 +62,17 @@ struct e3m0 {
     }
     rivulet::bf16 s{scale_of(largest)};
     std::memcpy(scale, &s.bits, 2);
-    bool const coded = s.bits != 0 && s.bits != nan_scale;
-    float const reciprocal = coded ? 1.0f / to_float(s) : 0.0f;
-    if (!coded) {
+    if (s.bits == 0 || s.bits == nan_scale) {
       std::memset(codes, 0, code_bytes);
       return;
     }
+    float const reciprocal = 1.0f / to_float(s);
     for (std::size_t group = 0; group < Block; group += 32) {
+      std::uint32_t code[32];
+      for (std::size_t j = 0; j < 32; ++j)
+        code[j] = detail::e3m0_code(values[group + j], reciprocal);
       for (std::size_t j = 0; j < 16; ++j) {
-        std::uint32_t const low = detail::e3m0_code(values[group + j], reciprocal);
-        std::uint32_t const high = detail::e3m0_code(values[group + j + 16], reciprocal);
-        codes[group / 2 + j] = static_cast<std::byte>(low | (high << 4));
+        codes[group / 2 + j] = static_cast<std::byte>(code[j] | (code[j + 16] << 4));
       }
     }
   }
@@ -83,12 +83,16 @@ struct e3m0 {
     std::memcpy(&s.bits, scale, 2);
     float const factor = to_float(s) * weight;
     for (std::size_t group = 0; group < Block; group += 32) {
+      std::byte const* const in = codes + group / 2;
+      float* const low = sums + group;
+      float* const high = low + 16;
       for (std::size_t j = 0; j < 16; ++j) {
-        auto const both = static_cast<std::uint32_t>(codes[group / 2 + j]);
-        float& low = sums[group + j];
-        float& high = sums[group + j + 16];
-        low = rivulet::detail::fma(detail::e3m0_value(both & 15u), factor, low);
-        high = rivulet::detail::fma(detail::e3m0_value(both >> 4), factor, high);
+        auto const code = static_cast<std::uint32_t>(in[j]) & 15u;
+        low[j] = rivulet::detail::fma(detail::e3m0_value(code), factor, low[j]);
+      }
+      for (std::size_t j = 0; j < 16; ++j) {
+        auto const code = static_cast<std::uint32_t>(in[j]) >> 4;
+        high[j] = rivulet::detail::fma(detail::e3m0_value(code), factor, high[j]);
       }
     }
   }

@@ -9,7 +9,11 @@
 #include <span>
 #include <string_view>
 
+#include <rivulet/codec/passes.hpp>
+#include <rivulet/detail/hash.hpp>
 #include <rivulet/error.hpp>
+#include <rivulet/fragment.hpp>
+#include <rivulet/schedule/streaming.hpp>
 
 namespace rivulet::detail {
 
@@ -28,6 +32,38 @@ inline constexpr std::array<std::string_view, 11> setting_names = {
     "the outer learning rate"};
 
 using setting_hashes = std::array<std::uint64_t, setting_names.size()>;
+
+/// The hashes of an engine with codec C and reduction R.
+template <class C, class R, class O>
+[[nodiscard]] setting_hashes hash_settings(parameter_set const& parameters,
+                                           std::span<fragment const> fragments,
+                                           schedule::streaming const& schedule,
+                                           nonfinite_policy nonfinite, O const& outer) {
+  hash model;
+  hash partition;
+  hash offsets;
+  for (parameter const& p : parameters.parameters()) {
+    model.add(p.name).add(p.tensor.size).add(std::uint64_t{p.trainable});
+  }
+  for (fragment const& f : fragments) {
+    partition.add(f.slices.size());
+    for (slice const& s : f.slices) partition.add(s.parameter).add(s.offset).add(s.size);
+  }
+  for (int p = 0; p < schedule.fragments(); ++p) {
+    offsets.add(static_cast<std::uint64_t>(schedule.offset(p)));
+  }
+  return {wire_header::expected_format,
+          model.value(),
+          partition.value(),
+          static_cast<std::uint64_t>(schedule.sync_every()),
+          offsets.value(),
+          static_cast<std::uint64_t>(schedule.first()),
+          hash{}.add(std::string_view(C::name)).add(C::block_size).value(),
+          static_cast<std::uint64_t>(nonfinite),
+          hash{}.add(R::name).value(),
+          outer.fingerprint(),
+          hash{}.add(outer.learning_rate).value()};
+}
 
 /// What a rank tells first.
 struct start_record {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <rivulet/engine/report.hpp>
+#include <rivulet/engine/sync_config.hpp>
 #include <rivulet/exec/host.hpp>
 #include <rivulet/partition/whole_model.hpp>
 
@@ -43,7 +44,7 @@ class data_parallel {
   /// precondition_error for a weight that is negative or not finite.
   step_report const& average_gradients(double weight = 1.0) {
     using reduction = reduce::all_gather_mean;
-    detail::check_weight(weight);
+    sync_config::check_weight(weight);
     report_.restart(++step_);
     layout_.bind(*gradients_);
     wire_header header;

@@ -54,6 +54,10 @@ class outer_state {
   [[nodiscard]] std::span<float const> theta(int p) const {
     return std::span(theta_).subspan(at(p).first, layout(p).values());
   }
+  /// First slot of fragment `p`; the next ones follow at multiples of values(). Null without slots.
+  [[nodiscard]] float* slots(int p) {
+    return slots_.empty() ? nullptr : slots_.data() + at(p).first;
+  }
   /// Slot `s` of fragment `p`.
   [[nodiscard]] std::span<float> slot(int p, std::size_t s) {
     return std::span(slots_).subspan(s * values_ + at(p).first, layout(p).values());

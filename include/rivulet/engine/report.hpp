@@ -97,11 +97,5 @@ namespace detail {
   return comm_error(text, status, result.peer, fragment, step);
 }
 
-/// Throws precondition_error unless `weight` can be a weight of the mean.
-inline void check_weight(double weight) {
-  require(is_finite(weight) && weight >= 0, "weight = ", weight,
-          " must be finite and not negative");
-}
-
 }  // namespace detail
 }  // namespace rivulet

@@ -16,34 +16,17 @@
 #include <rivulet/codec/passes.hpp>
 #include <rivulet/comm/communicator.hpp>
 #include <rivulet/engine/agreement.hpp>
-#include <rivulet/engine/comm_thread.hpp>
+#include <rivulet/engine/comm_link.hpp>
+#include <rivulet/engine/in_flight.hpp>
 #include <rivulet/engine/outer_state.hpp>
 #include <rivulet/engine/report.hpp>
 #include <rivulet/engine/saved_state.hpp>
+#include <rivulet/engine/sync_config.hpp>
 #include <rivulet/exec/host.hpp>
 #include <rivulet/reduce/all_gather_mean.hpp>
 #include <rivulet/schedule/streaming.hpp>
 
 namespace rivulet {
-
-/// What happens at the start when no rank has synchronized yet and their parameters differ.
-enum class initial_parameters : std::uint8_t {
-  verify,    ///< an error on all ranks that names the fragment
-  broadcast  ///< all take those of rank 0
-};
-
-/// Settings of streaming_diloco.
-struct sync_config {
-  int sync_every = 100;   ///< H >= 1: inner steps between two syncs of the same fragment
-  int overlap_steps = 1;  ///< tau, 0 .. H: inner steps from send to receive; workers may differ
-  float mixing = 0.0f;    ///< alpha, 0 .. 1: weight of the local parameters; workers may differ
-  rivulet::first_sync first_sync = rivulet::first_sync::after_full_round;
-  std::vector<int> offsets = {};  ///< send offset per fragment, 0 .. H-1; empty: floor(p * H / P)
-  nonfinite_policy nonfinite = nonfinite_policy::reject;
-  initial_parameters initial = initial_parameters::verify;
-  double weight = 1.0;       ///< of this worker in the mean; 0: receives only
-  int timeout_ms = 600'000;  ///< bound on every collective and every wait, > 0
-};
 
 /// Keeps the replicas of a model in sync. One object per worker; all workers construct it at the
 /// same point with equal settings (tau, mixing, weight, timeout and executor may differ), and call
@@ -68,16 +51,16 @@ class streaming_diloco {
   streaming_diloco(parameter_set& parameters, Comm& comm, sync_config config, P const& partitioner,
                    C codec, O outer, E executor = {})
       : parameters_(&parameters),
-        comm_(&comm),
         codec_(codec),
         outer_(outer),
         executor_(executor),
-        config_(checked(std::move(config), outer)),
+        config_(checked(std::move(config))),
         fragments_(checked(partitioner(parameters.parameters()), parameters)),
         schedule_(config_.sync_every, config_.overlap_steps, static_cast<int>(fragments_.size()),
                   config_.first_sync, config_.offsets),
         state_(parameters, fragments_, C::block_size, O::state_slots),
-        thread_(static_cast<std::size_t>(schedule_.max_in_flight()) + 1) {
+        link_(comm, static_cast<std::size_t>(schedule_.max_in_flight()) + 1, config_.timeout_ms) {
+    outer_.check();
     report_.reserve(fragments_.size(), parameters.size());
     join();
   }
@@ -86,7 +69,7 @@ class streaming_diloco {
   streaming_diloco& operator=(streaming_diloco const&) = delete;
 
   ~streaming_diloco() {
-    if (on_the_wire()) comm_->abort();
+    if (on_the_wire()) link_.abort();
   }
 
   /// Call after each inner step. Receives and applies what is due, then encodes and starts sending
@@ -167,7 +150,7 @@ class streaming_diloco {
   /// The weight of this worker in operations sent from now on (tokens, say); 0 receives only.
   /// Throws precondition_error if it is negative or not finite.
   void set_weight(double weight) {
-    detail::check_weight(weight);
+    sync_config::check_weight(weight);
     config_.weight = weight;
   }
 
@@ -178,10 +161,8 @@ class streaming_diloco {
   /// from the highest step. report() tells what was written. Throws as the constructor does.
   void rebuild(Comm& comm) {
     detail::require(!swapped_, "rebuild: the model holds the outer parameters; call swap_outer()");
-    if (on_the_wire()) comm_->abort();
-    thread_.drain();
-    comm_ = &comm;
-    oldest_ = in_flight_ = 0;
+    if (on_the_wire()) link_.abort();
+    link_.reset(comm);
     join();
   }
 
@@ -192,23 +173,18 @@ class streaming_diloco {
   template <class Sink>
   void save(Sink&& sink) {
     check_usable("save");
-    for (std::size_t i = 0; i < in_flight_; ++i) wait_for(in_flight_at(i));
+    for (std::size_t i = 0; i < queue_.size(); ++i) wait_for(queue_[i]);
     detail::state_writer writer(sink);
     detail::state_header header = make_header();
     header.step = step_;
     header.learning_rate = outer_.learning_rate;
-    header.world = comm_->size();
-    header.in_flight = in_flight_;
+    header.world = link_.size();
+    header.in_flight = queue_.size();
     writer.put_value(header);
     for (int p = 0; p < schedule_.fragments(); ++p) writer.put_value(state_.version(p));
     writer.put(std::as_bytes(state_.all_theta()));
     writer.put(std::as_bytes(state_.all_slots()));
-    for (std::size_t i = 0; i < in_flight_; ++i) {
-      operation& op = in_flight_at(i);
-      writer.put_value(detail::operation_header{op.fragment, op.rejected_parameter, op.sent_at,
-                                                op.messages().size()});
-      writer.put(op.messages());
-    }
+    queue_.save(writer);
     writer.finish();
   }
 
@@ -219,10 +195,17 @@ class streaming_diloco {
   /// here.
   void load(std::span<std::byte const> bytes) {
     check_usable("load");
-    detail::require(in_flight_ == 0, "load: ", in_flight_,
+    detail::require(queue_.empty(), "load: ", queue_.size(),
                     " operations are in flight; load after construction, or call finish() first");
-    detail::saved_state const saved = detail::saved_state::read(bytes);
-    check_loadable(saved);
+    detail::saved_state saved;
+    std::string problem;
+    try {
+      saved = detail::saved_state::read(bytes);
+      check_loadable(saved);
+    } catch (state_error const& error) {
+      problem = error.what();
+    }
+    check_loaded_alike(problem, saved.header.step);
 
     auto const copy = [](std::span<std::byte const> from, std::span<float> to) {
       std::copy(from.begin(), from.end(), std::as_writable_bytes(to).begin());
@@ -234,27 +217,8 @@ class streaming_diloco {
     }
     step_ = saved.header.step;
     outer_.learning_rate = saved.header.learning_rate;
-    oldest_ = 0;
-    in_flight_ = saved.in_flight.size();
-    if (in_flight_ > operations_.size()) reserve_operations(in_flight_);
-    for (std::size_t i = 0; i < in_flight_; ++i) {
-      auto const& [header, messages] = saved.in_flight[i];
-      operation& op = in_flight_at(i);
-      op.fragment = header.fragment;
-      op.rejected_parameter = header.rejected_parameter;
-      op.sent_at = header.sent_at;
-      op.ticket = 0;  // done
-      op.result = {};
-      op.wire_seconds = 0;
-      op.bytes = messages.size();
-      std::copy(messages.begin(), messages.end(), op.buffer.begin());
-    }
-    std::vector<std::int64_t> const steps =
-        gather<std::int64_t>("comparing the steps", {&step_, 1});
-    for (std::size_t r = 0; r < steps.size(); ++r) {
-      detail::require(steps[r] == steps[0], "load: rank 0 loaded step ", steps[0], ", rank ", r,
-                      " step ", steps[r], "; all must load the same");
-    }
+    reserve_queue(std::max(queue_.capacity(), saved.in_flight.size()));
+    queue_.load(saved.in_flight);
   }
 
   /// Hash of the whole outer state: outer parameters, optimizer state, versions. Equal on all
@@ -265,7 +229,7 @@ class streaming_diloco {
   /// The report of the last call; after construction and rebuild, of what these wrote and sent.
   [[nodiscard]] step_report const& report() const { return report_; }
   [[nodiscard]] std::int64_t step() const { return step_; }
-  [[nodiscard]] std::size_t in_flight() const { return in_flight_; }
+  [[nodiscard]] std::size_t in_flight() const { return queue_.size(); }
   [[nodiscard]] std::vector<fragment> const& fragments() const { return fragments_; }
   [[nodiscard]] schedule::streaming const& schedule() const { return schedule_; }
   /// Syncs applied to fragment `p`.
@@ -278,28 +242,8 @@ class streaming_diloco {
  private:
   using reduction = reduce::all_gather_mean;
 
-  /// A fragment on its way: written by the caller, then by the communication thread, then read by
-  /// the caller; the ticket separates the three.
-  struct operation {
-    streaming_diloco* engine = nullptr;
-    int fragment = 0;
-    int rejected_parameter = -1;
-    std::int64_t sent_at = 0;
-    comm_thread::ticket ticket = 0;
-    std::vector<std::byte> buffer;
-    std::size_t bytes = 0;  // of the buffer in use: the messages of all ranks
-    reduce::exchange_result result;
-    double wire_seconds = 0;
-
-    [[nodiscard]] std::span<std::byte> messages() { return std::span(buffer).first(bytes); }
-  };
-
-  static sync_config checked(sync_config config, O const& outer) {
-    detail::require(config.mixing >= 0 && config.mixing <= 1, "mixing (alpha) = ", config.mixing,
-                    " must be from 0 to 1");
-    detail::require(config.timeout_ms > 0, "timeout_ms = ", config.timeout_ms, " must be positive");
-    detail::check_weight(config.weight);
-    outer.check();
+  static sync_config checked(sync_config config) {
+    config.check();
     return config;
   }
 
@@ -327,21 +271,17 @@ class streaming_diloco {
 
   // --- send and receive ---
 
-  [[nodiscard]] operation& in_flight_at(std::size_t i) {
-    return operations_[(oldest_ + i) % operations_.size()];
-  }
-
   [[nodiscard]] bool on_the_wire() {
-    return in_flight_ > 0 && !thread_.test(in_flight_at(in_flight_ - 1).ticket);
+    return !queue_.empty() && !link_.thread().test(queue_.newest().ticket);
   }
 
   void send(int p) {
     fragment_layout& layout = state_.layout(p);
     std::size_t const message = message_bytes(p);
-    operation& op = in_flight_at(in_flight_++);
+    operation& op = queue_.push();
     op.fragment = p;
     op.sent_at = step_;
-    op.bytes = reduction::buffer_bytes(message, comm_->size());
+    op.bytes = reduction::buffer_bytes(message, link_.size());
     wire_header header;
     header.fragment = static_cast<std::uint32_t>(p);
     header.step = step_;
@@ -352,45 +292,43 @@ class streaming_diloco {
     layout.bind(*parameters_);
     op.rejected_parameter = encode_message(
         codec_, executor_, pass::outer_gradient{state_.theta(p).data()}, layout, config_.nonfinite,
-        header, reduction::slot(op.messages(), message, comm_->rank()));
+        header, reduction::slot(op.messages(), message, link_.rank()));
     report_.encode_seconds += detail::seconds_since(start);
-    op.ticket = thread_.submit(
+    op.ticket = link_.thread().submit(
         [](void* context) noexcept {
           auto& sent = *static_cast<operation*>(context);
-          sent.engine->exchange(sent);
+          static_cast<streaming_diloco*>(sent.engine)->exchange(sent);
         },
         &op);
     report_.sent.push_back(p);
-    report_.bytes_sent += reduction::sent_bytes(message, comm_->size());
+    report_.bytes_sent += reduction::sent_bytes(message, link_.size());
   }
 
   /// On the communication thread: the whole reduction of a fragment.
   void exchange(operation& op) noexcept {
     auto const start = std::chrono::steady_clock::now();
-    try {
-      op.result = reduction::exchange<C>(*comm_, op.messages(), state_.layout(op.fragment).blocks(),
-                                         detail::within(config_.timeout_ms));
-    } catch (...) {
-      op.result = {comm_status::failed, wire_check::good, -1};
-    }
+    std::size_t const blocks = state_.layout(op.fragment).blocks();
+    op.result = link_.run([&](Comm& comm, deadline until) {
+      return reduction::exchange<C>(comm, op.messages(), blocks, until);
+    });
     op.wire_seconds = detail::seconds_since(start);
   }
 
   /// Receives what was sent at step `sent_at` or before, in the order of sending.
   void receive_until(std::int64_t sent_at) {
-    while (in_flight_ > 0 && in_flight_at(0).sent_at <= sent_at) {
-      receive(in_flight_at(0));
-      oldest_ = (oldest_ + 1) % operations_.size();
-      --in_flight_;
+    while (!queue_.empty() && queue_.oldest().sent_at <= sent_at) {
+      receive(queue_.oldest());
+      queue_.pop();
     }
   }
 
   void wait_for(operation& op) {
-    bool const done = thread_.wait_until(op.ticket, detail::within(config_.timeout_ms));
+    bool const done = link_.wait(op.ticket);
     reduce::exchange_result const late{comm_status::timeout, wire_check::good, -1};
     reduce::exchange_result const result = done ? op.result : late;
     if (result.good()) return;
-    fail();
+    failed_ = true;  // what only this rank may know: it applies nothing more and wakes the others
+    link_.abort();
     throw detail::exchange_error(
         result,
         detail::concat("fragment ", op.fragment, " ('",
@@ -403,7 +341,7 @@ class streaming_diloco {
     auto const start = std::chrono::steady_clock::now();
     wait_for(op);
     report_.add_wait(op.wire_seconds, detail::seconds_since(start));
-    reduce::verdict const verdict = reduction::open(op.messages(), comm_->size(), contributions_);
+    reduce::verdict const verdict = reduction::open(op.messages(), link_.size(), contributions_);
     if (verdict.what != reduce::verdict::kind::apply) {
       report_.skipped.push_back({op.fragment, op.sent_at, verdict, op.rejected_parameter});
       return;
@@ -414,8 +352,7 @@ class streaming_diloco {
     fragment_layout& layout = state_.layout(op.fragment);
     layout.bind(*parameters_);
     pass::outer_step<O> const sink{outer, state_.theta(op.fragment).data(),
-                                   state_.slot(op.fragment, 0).data(), state_.values(),
-                                   config_.mixing};
+                                   state_.slots(op.fragment), state_.values(), config_.mixing};
     executor_.for_each_tile(layout.tiles(), pass::decode_mean<C, pass::outer_step<O>>{
                                                 codec_, sink, &layout, contributions_});
     ++state_.version(op.fragment);
@@ -424,104 +361,48 @@ class streaming_diloco {
     report_.note_written(layout);
   }
 
-  /// What only this rank may know: it applies nothing more, and wakes the others.
-  void fail() {
-    failed_ = true;
-    comm_->abort();
-  }
-
   // --- start ---
 
-  void reserve_operations(std::size_t count) {
+  void reserve_queue(std::size_t count) {
     std::size_t largest = 0;
     for (int p = 0; p < schedule_.fragments(); ++p) largest = std::max(largest, message_bytes(p));
-    operations_.resize(count);
-    for (operation& op : operations_) {
-      op.engine = this;
-      op.buffer.resize(reduction::buffer_bytes(largest, comm_->size()));
-    }
-    contributions_.reserve(static_cast<std::size_t>(comm_->size()));
+    queue_.reserve(count, reduction::buffer_bytes(largest, link_.size()), this);
+    contributions_.reserve(static_cast<std::size_t>(link_.size()));
   }
 
   [[nodiscard]] detail::setting_hashes settings() const {
-    detail::hash model;
-    detail::hash partition;
-    detail::hash offsets;
-    for (parameter const& p : parameters_->parameters()) {
-      model.add(p.name).add(p.tensor.size).add(std::uint64_t{p.trainable});
-    }
-    for (fragment const& f : fragments_) {
-      partition.add(f.slices.size());
-      for (slice const& s : f.slices) partition.add(s.parameter).add(s.offset).add(s.size);
-    }
-    for (int p = 0; p < schedule_.fragments(); ++p) {
-      offsets.add(static_cast<std::uint64_t>(schedule_.offset(p)));
-    }
-    return {wire_header::expected_format,
-            model.value(),
-            partition.value(),
-            static_cast<std::uint64_t>(config_.sync_every),
-            offsets.value(),
-            static_cast<std::uint64_t>(config_.first_sync),
-            detail::hash{}.add(std::string_view(C::name)).add(C::block_size).value(),
-            static_cast<std::uint64_t>(config_.nonfinite),
-            detail::hash{}.add(reduction::name).value(),
-            outer_.fingerprint(),
-            detail::hash{}.add(outer_.learning_rate).value()};
-  }
-
-  /// Runs f(communicator, deadline) on the communication thread; throws comm_error unless done.
-  template <class F>
-  void collective(char const* what, F const& f) {
-    comm_status status = comm_status::failed;
-    thread_.call([&]() noexcept {
-      try {
-        status = f(*comm_, detail::within(config_.timeout_ms));
-      } catch (...) {
-        status = comm_status::failed;
-      }
-    });
-    if (status == comm_status::done) return;
-    fail();
-    throw detail::exchange_error({status, wire_check::good, -1}, what, -1, step_);
-  }
-
-  /// The records of all ranks, rank after rank.
-  template <class T>
-  [[nodiscard]] std::vector<T> gather(char const* what, std::span<T const> mine) {
-    std::vector<T> all(mine.size() * static_cast<std::size_t>(comm_->size()));
-    collective(what, [&](Comm& comm, deadline until) {
-      return comm.all_gather(std::as_bytes(mine), std::as_writable_bytes(std::span(all)), until);
-    });
-    report_.bytes_sent += reduction::sent_bytes(mine.size_bytes(), comm_->size());
-    return all;
+    return detail::hash_settings<C, reduction>(*parameters_, fragments_, schedule_,
+                                               config_.nonfinite, outer_);
   }
 
   /// Makes the ranks agree on settings, versions and step; the engine is usable only afterwards.
   void join() {
     failed_ = true;
     report_.restart(step_);
-    reserve_operations(static_cast<std::size_t>(schedule_.max_in_flight()));
+    std::uint64_t const sent_before = link_.bytes_sent();
+    reserve_queue(static_cast<std::size_t>(schedule_.max_in_flight()));
     detail::start_record const mine{settings(), step_};
-    auto const starts =
-        gather<detail::start_record>("comparing the settings of the ranks", {&mine, 1});
+    auto const starts = link_.template gather<detail::start_record>(
+        "comparing the settings of the ranks", {&mine, 1});
     detail::check_settings(starts);
     std::vector<detail::version_record> own;
     for (int p = 0; p < schedule_.fragments(); ++p) own.push_back({version(p), state_.bits(p)});
-    auto const records = gather<detail::version_record>("comparing versions of the ranks", own);
+    auto const records =
+        link_.template gather<detail::version_record>("comparing the versions of the ranks", own);
     for (int p = 0; p < schedule_.fragments(); ++p) {
       agree(p, [&](int r) {
         return records[static_cast<std::size_t>(r) * own.size() + static_cast<std::size_t>(p)];
       });
     }
     for (detail::start_record const& start : starts) step_ = std::max(step_, start.step);
+    report_.bytes_sent = link_.bytes_sent() - sent_before;
     failed_ = false;
   }
 
   /// Adopts the highest version of fragment `p`; record(r) is what rank r holds.
   template <class Record>
   void agree(int p, Record const& record) {
-    detail::adoption const adoption = detail::decide(comm_->size(), record);
+    detail::adoption const adoption = detail::decide(link_.size(), record);
     if (!adoption.needed) return;
     detail::version_record const best = record(adoption.source);
     if (adoption.differs >= 0) {
@@ -537,25 +418,19 @@ class streaming_diloco {
                          comm_status::failed, adoption.differs, p, step_);
       }
     }
-    detail::version_record const own = record(comm_->rank());
+    detail::version_record const own = record(link_.rank());
     bool const adopts = own.version != best.version || own.bits != best.bits;
     if (adopts) state_.version(p) = 0;  // until all of it has arrived
-    share(state_.theta(p), adoption.source);
-    for (std::size_t s = 0; s < O::state_slots; ++s) share(state_.slot(p, s), adoption.source);
+    char const* const what = "adopting outer parameters";
+    link_.broadcast(what, state_.theta(p), adoption.source);
+    for (std::size_t s = 0; s < O::state_slots; ++s) {
+      link_.broadcast(what, state_.slot(p, s), adoption.source);
+    }
     if (!adopts) return;
     state_.version(p) = best.version;
     state_.layout(p).bind(*parameters_);
     state_.mix(p, step_ == 0 ? 0.0f : config_.mixing, executor_);
     report_.note_written(state_.layout(p));
-  }
-
-  void share(std::span<float> values, int source) {
-    collective("adopting outer parameters", [&](Comm& comm, deadline until) {
-      return comm.broadcast(std::as_writable_bytes(values), source, until);
-    });
-    if (comm_->rank() == source) {
-      report_.bytes_sent += reduction::sent_bytes(values.size_bytes(), comm_->size());
-    }
   }
 
   // --- saved states ---
@@ -582,21 +457,36 @@ class streaming_diloco {
       refuse(
           "the state was saved with another model, partition, schedule, codec or outer optimizer");
     }
-    if (!saved.in_flight.empty() && saved.header.world != comm_->size()) {
+    if (!saved.in_flight.empty() && saved.header.world != link_.size()) {
       refuse(detail::concat("the state has operations in flight between ", saved.header.world,
-                            " workers, but there are ", comm_->size()));
+                            " workers, but there are ", link_.size()));
     }
     for (auto const& [header, messages] : saved.in_flight) {
       bool const known = header.fragment >= 0 && header.fragment < schedule_.fragments();
       if (!known || messages.size() !=
-                        reduction::buffer_bytes(message_bytes(header.fragment), comm_->size())) {
+                        reduction::buffer_bytes(message_bytes(header.fragment), link_.size())) {
         refuse("the state holds an operation of another size");
       }
     }
   }
 
+  /// All ranks load or none does.
+  void check_loaded_alike(std::string const& problem, std::int64_t step) {
+    std::int64_t const mine = problem.empty() ? step : -1;
+    failed_ = true;
+    auto const steps = link_.template gather<std::int64_t>("load", {&mine, 1});
+    failed_ = false;
+    if (!problem.empty()) throw state_error(problem);
+    for (std::size_t r = 0; r < steps.size(); ++r) {
+      if (steps[r] < 0) {
+        throw state_error(detail::concat("rivulet: load: rank ", r, " cannot load its state"));
+      }
+      detail::require(steps[r] == steps[0], "load: rank 0 loads step ", steps[0], ", rank ", r,
+                      " step ", steps[r], "; all must load the same");
+    }
+  }
+
   parameter_set* parameters_;
-  Comm* comm_;
   C codec_;
   O outer_;
   E executor_;
@@ -604,16 +494,14 @@ class streaming_diloco {
   std::vector<fragment> fragments_;
   schedule::streaming schedule_;
   outer_state state_;
-  std::vector<operation> operations_;  // a ring: in_flight_ of them from oldest_ on
-  std::size_t oldest_ = 0;
-  std::size_t in_flight_ = 0;
+  in_flight_queue queue_;
   std::vector<contribution> contributions_;
   std::int64_t step_ = 0;
   step_report report_;
   std::vector<std::byte> local_copy_;  // while the model holds the outer parameters
   bool swapped_ = false;
   bool failed_ = true;
-  comm_thread thread_;  // last: it uses what stands above
+  comm_link<Comm> link_;  // last: its thread uses what stands above
 };
 
 // Explicit guides: the codec is deduced, never defaulted.

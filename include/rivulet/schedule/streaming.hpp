@@ -80,7 +80,7 @@ class streaming {
   /// The largest number of sends of which none has been received yet.
   [[nodiscard]] int max_in_flight() const {
     int most = 0;
-    for (std::int64_t end = 1; end <= sync_every_; ++end) {  // the pattern has period H
+    for (std::int64_t end : offsets_) {  // the number grows only by a send
       int sends = 0;
       for (int p = 0; p < fragments(); ++p) {
         // Fragment p is in flight after step `end` if its last send is less than tau steps ago;

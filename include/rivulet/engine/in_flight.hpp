@@ -1,0 +1,91 @@
+#pragma once
+
+/// \file
+/// The operations in flight, first in, first out.
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include <rivulet/engine/comm_thread.hpp>
+#include <rivulet/engine/saved_state.hpp>
+#include <rivulet/reduce/all_gather_mean.hpp>
+
+namespace rivulet {
+
+/// A fragment on its way: written by the caller, then by the communication thread, then read by the
+/// caller; the ticket separates the three.
+struct operation {
+  void* engine = nullptr;
+  int fragment = 0;
+  int rejected_parameter = -1;  ///< where this rank found NaN or infinity
+  std::int64_t sent_at = 0;
+  comm_thread::ticket ticket = 0;
+  std::vector<std::byte> buffer;
+  std::size_t bytes = 0;  ///< of the buffer in use: the messages of all ranks
+  reduce::exchange_result result;
+  double wire_seconds = 0;
+
+  [[nodiscard]] std::span<std::byte> messages() { return std::span(buffer).first(bytes); }
+};
+
+/// A ring of operations, whose buffers are reserved beforehand.
+class in_flight_queue {
+ public:
+  /// Room for `count` operations of up to `bytes` bytes each; drops what is in the queue.
+  void reserve(std::size_t count, std::size_t bytes, void* engine) {
+    ring_.resize(count);
+    for (operation& op : ring_) {
+      op.engine = engine;
+      op.buffer.resize(bytes);
+    }
+    oldest_ = size_ = 0;
+  }
+
+  [[nodiscard]] std::size_t capacity() const { return ring_.size(); }
+  [[nodiscard]] std::size_t size() const { return size_; }
+  [[nodiscard]] bool empty() const { return size_ == 0; }
+  /// Operation `i`, 0 being the oldest.
+  [[nodiscard]] operation& operator[](std::size_t i) { return ring_[(oldest_ + i) % ring_.size()]; }
+  [[nodiscard]] operation& oldest() { return (*this)[0]; }
+  [[nodiscard]] operation& newest() { return (*this)[size_ - 1]; }
+
+  /// Adds an operation, with what an earlier one left in its fields.
+  [[nodiscard]] operation& push() { return (*this)[size_++]; }
+  void pop() {
+    oldest_ = (oldest_ + 1) % ring_.size();
+    --size_;
+  }
+
+  template <class Writer>
+  void save(Writer& writer) {
+    for (std::size_t i = 0; i < size_; ++i) {
+      operation& op = (*this)[i];
+      writer.put_value(detail::operation_header{op.fragment, op.rejected_parameter, op.sent_at,
+                                                op.messages().size()});
+      writer.put(op.messages());
+    }
+  }
+
+  /// Takes over saved operations, whose exchange is done. The queue is empty and has room.
+  void load(std::span<detail::saved_state::operation const> saved) {
+    for (auto const& [header, messages] : saved) {
+      operation& op = push();
+      op.fragment = header.fragment;
+      op.rejected_parameter = header.rejected_parameter;
+      op.sent_at = header.sent_at;
+      op.ticket = 0;
+      op.result = {};
+      op.wire_seconds = 0;
+      op.bytes = messages.size();
+      std::copy(messages.begin(), messages.end(), op.buffer.begin());
+    }
+  }
+
+ private:
+  std::vector<operation> ring_;
+  std::size_t oldest_ = 0;
+  std::size_t size_ = 0;
+};
+
+}  // namespace rivulet
