@@ -44,6 +44,14 @@ struct parameter {
   [[nodiscard]] bool synced() const { return trainable && tensor.size > 0; }
 };
 
+namespace detail {
+
+/// A type of sizes; with bool, `add(name, role, pointer, true)` would pass for one element.
+template <class T>
+concept Count = std::integral<T> && !std::same_as<T, bool>;
+
+}  // namespace detail
+
 /// The parameters that the inner optimizer updates, in the order of `add`, which must be the same
 /// on all workers. Register FP32 master weights where the optimizer has them. The set refers to the
 /// tensors: they must outlive it, and it must outlive the engines built on it.
@@ -62,11 +70,9 @@ class parameter_set {
     add_ref(name, where, checked_ref(std::forward<T>(tensor)), trainable);
   }
 
-  /// Adds `size` host elements at `data`; `size` is any integer (bool would be `trainable`) and not
-  /// negative.
-  template <class T, std::integral Size>
-  requires(!std::same_as<Size, bool>) void add(std::string_view name, role where, T* data,
-                                               Size size, bool trainable = true) {
+  /// Adds `size` host elements at `data`. Throws precondition_error for a negative size, too.
+  template <class T, detail::Count Size>
+  void add(std::string_view name, role where, T* data, Size size, bool trainable = true) {
     detail::require(std::cmp_greater_equal(size, 0), "parameter '", name, "': size ", size,
                     " must not be negative");
     add_ref(name, where, tensor_ref::of(data, static_cast<std::size_t>(size)), trainable);

@@ -11,6 +11,7 @@
 
 #include <rivulet/codec/passes.hpp>
 #include <rivulet/detail/hash.hpp>
+#include <rivulet/engine/sync_config.hpp>
 #include <rivulet/error.hpp>
 #include <rivulet/fragment.hpp>
 #include <rivulet/schedule/streaming.hpp>
@@ -18,7 +19,7 @@
 namespace rivulet::detail {
 
 /// What the bits of the outer parameters depend on, in the order of comparison.
-inline constexpr std::array<std::string_view, 11> setting_names = {
+inline constexpr std::array<std::string_view, 12> setting_names = {
     "the wire format",
     "the parameters (names, sizes or which are trainable)",
     "the partition",
@@ -29,16 +30,20 @@ inline constexpr std::array<std::string_view, 11> setting_names = {
     "the nonfinite policy",
     "the reduction",
     "the outer optimizer",
-    "the outer learning rate"};
+    "the outer learning rate",
+    "initial (verify or broadcast)"};
 
 using setting_hashes = std::array<std::uint64_t, setting_names.size()>;
+
+/// The settings before these two count for a saved state.
+inline constexpr std::size_t saved_settings = setting_names.size() - 2;
 
 /// The hashes of an engine with codec C and reduction R.
 template <class C, class R, class O>
 [[nodiscard]] setting_hashes hash_settings(parameter_set const& parameters,
                                            std::span<fragment const> fragments,
                                            schedule::streaming const& schedule,
-                                           nonfinite_policy nonfinite, O const& outer) {
+                                           sync_config const& config, O const& outer) {
   hash model;
   hash partition;
   hash offsets;
@@ -59,10 +64,11 @@ template <class C, class R, class O>
           offsets.value(),
           static_cast<std::uint64_t>(schedule.first()),
           hash{}.add(std::string_view(C::name)).add(C::block_size).value(),
-          static_cast<std::uint64_t>(nonfinite),
+          static_cast<std::uint64_t>(config.nonfinite),
           hash{}.add(R::name).value(),
           outer.fingerprint(),
-          hash{}.add(outer.learning_rate).value()};
+          hash{}.add(outer.learning_rate).value(),
+          static_cast<std::uint64_t>(config.initial)};
 }
 
 /// What a rank tells first.

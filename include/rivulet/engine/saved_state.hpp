@@ -95,18 +95,16 @@ struct saved_state {
     if (header.magic != state_header::expected_magic) {
       throw state_error("rivulet: these bytes are no saved state (wrong magic)");
     }
-    if (header.values > bytes.size() || header.fragments > bytes.size() ||
-        header.slots > bytes.size() / 4 || header.in_flight > bytes.size()) {
+    std::uint64_t const arrays = std::uint64_t{1} + header.slots;
+    if (header.values > bytes.size() / 4 / arrays || header.fragments > bytes.size() ||
+        header.in_flight > bytes.size()) {
       throw state_error("rivulet: the saved state is damaged: a size in its header is too large");
     }
     for (std::uint32_t p = 0; p < header.fragments; ++p) {
       take_value(state.versions.emplace_back());
     }
     state.theta = take(header.values * 4);
-    for (std::uint32_t s = 0; s < header.slots; ++s) {
-      auto const slot = take(header.values * 4);
-      state.slots = {s == 0 ? slot.data() : state.slots.data(), state.slots.size() + slot.size()};
-    }
+    state.slots = take(header.values * 4 * header.slots);
     for (std::uint64_t i = 0; i < header.in_flight; ++i) {
       operation& op = state.in_flight.emplace_back();
       take_value(op.header);

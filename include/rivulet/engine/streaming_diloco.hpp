@@ -155,10 +155,12 @@ class streaming_diloco {
   }
 
   /// Collective, after an abort or to admit a joiner (which constructs its engine meanwhile): moves
-  /// the engine to another communicator. What was in flight is dropped. Fragment by fragment the
-  /// ranks adopt the highest version (of the lowest rank among equals), mixed into the local
-  /// parameters as at a receive; a rank that has not taken a step yet takes it as it is. All go on
-  /// from the highest step. report() tells what was written. Throws as the constructor does.
+  /// the engine to another communicator. What was in flight is dropped, so call finish() first
+  /// where nothing has failed: dropping what is on the wire aborts the old communicator. Fragment
+  /// by fragment the ranks adopt the highest version (of the lowest rank among equals), mixed into
+  /// the local parameters as at a receive; a rank that has not taken a step yet takes it as it is.
+  /// All go on from the highest step. report() tells what was written. Throws as the constructor
+  /// does.
   void rebuild(Comm& comm) {
     detail::require(!swapped_, "rebuild: the model holds the outer parameters; call swap_outer()");
     if (on_the_wire()) link_.abort();
@@ -168,7 +170,8 @@ class streaming_diloco {
 
   /// Collective: passes the whole state (outer parameters, optimizer state, step, versions, what is
   /// in flight) to sink(std::span<std::byte const>), piece by piece. Waits until the messages in
-  /// flight have arrived, and applies none. The model's parameters are the caller's to save.
+  /// flight have arrived, and applies none. The model's local parameters are the caller's to save,
+  /// and to restore after the engine is built: its constructor takes what it finds as initial.
   /// Throws as after_step does.
   template <class Sink>
   void save(Sink&& sink) {
@@ -371,8 +374,8 @@ class streaming_diloco {
   }
 
   [[nodiscard]] detail::setting_hashes settings() const {
-    return detail::hash_settings<C, reduction>(*parameters_, fragments_, schedule_,
-                                               config_.nonfinite, outer_);
+    return detail::hash_settings<C, reduction>(*parameters_, fragments_, schedule_, config_,
+                                               outer_);
   }
 
   /// Makes the ranks agree on settings, versions and step; the engine is usable only afterwards.
@@ -438,10 +441,9 @@ class streaming_diloco {
   /// The part of the header that saved states of the same settings have in common.
   [[nodiscard]] detail::state_header make_header() const {
     detail::state_header header;
-    detail::setting_hashes hashes = settings();
-    hashes.back() = 0;  // the outer learning rate is part of the state
+    detail::setting_hashes const hashes = settings();
     detail::hash sum;
-    for (std::uint64_t h : hashes) sum.add(h);
+    for (std::size_t i = 0; i < detail::saved_settings; ++i) sum.add(hashes[i]);
     header.settings = sum.value();
     header.values = state_.values();
     header.fragments = static_cast<std::uint32_t>(schedule_.fragments());

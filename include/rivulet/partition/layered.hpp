@@ -35,7 +35,7 @@ template <class Place>
       ends = true;
     }
   }
-  int const blocks = (layers + layers_per_fragment - 1) / layers_per_fragment;
+  int const blocks = layers == 0 ? 0 : (layers - 1) / layers_per_fragment + 1;
   rivulet::detail::require(blocks > 0 || !ends || ends_in == own_fragment, "partition::", name,
                            ": ends_in = ", ends_in, ", but no parameter belongs to a layer");
   rivulet::detail::require(ends_in == own_fragment || (ends_in >= 0 && ends_in < blocks),
