@@ -16,6 +16,7 @@
 #include <system_error>
 #include <utility>
 #include <vector>
+
 #include <zlib.h>
 
 namespace train_gpt {

@@ -113,7 +113,7 @@ struct options {
 
   std::vector<std::filesystem::path> data{"/usr/share/dictd/gcide.dict.dz"};
   std::size_t eval_batches = 200;
-  std::filesystem::path out{"train_gpt_out"};
+  std::filesystem::path out{"out/train_gpt"};
 
   std::size_t sequences_per_worker() const noexcept { return batch / workers; }
   std::size_t threads_per_worker() const noexcept {

@@ -8,12 +8,13 @@
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
-#include <fmt/format.h>
 #include <string>
 #include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
-#include <utility>
 
 namespace train_gpt {
 

@@ -7,6 +7,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 
 #include <rivulet/config.hpp>
 
@@ -14,6 +15,12 @@ namespace rivulet {
 
 /// Element type of a tensor.
 enum class element_type : std::uint8_t { float32, bfloat16, float16 };
+
+/// Name of an element type for messages.
+[[nodiscard]] constexpr std::string_view to_string(element_type element) {
+  constexpr std::string_view names[] = {"float32", "bfloat16", "float16"};
+  return names[static_cast<std::size_t>(element)];
+}
 
 /// Where a tensor's memory lies.
 enum class memory_space : std::uint8_t { host, cuda };

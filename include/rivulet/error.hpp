@@ -48,7 +48,8 @@ enum class comm_status : std::uint8_t {
 /// The world failed: a peer is late, gone, or sent what cannot be trusted.
 class comm_error : public std::runtime_error {
  public:
-  /// `peer` and `fragment` are -1 where unknown; `step` is the step of the send, 0 before training.
+  /// `peer` and `fragment` are -1 where unknown; `step` is the step of the send, 0 outside
+  /// a sync.
   comm_error(std::string const& what, comm_status status, int peer, int fragment, std::int64_t step)
       : std::runtime_error(what), status_(status), peer_(peer), fragment_(fragment), step_(step) {}
 

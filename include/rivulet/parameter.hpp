@@ -116,7 +116,8 @@ class parameter_set {
     tensor_ref& bound = parameters_[index].tensor;
     detail::require(
         moved.size == bound.size && moved.element == bound.element && moved.space == bound.space,
-        "rebind('", name, "'): the tensor has ", moved.size, " elements, it had ", bound.size,
+        "rebind('", name, "'): ", moved.size, " elements of ", to_string(moved.element),
+        " cannot replace ", bound.size, " of ", to_string(bound.element),
         "; size, element type and memory space must stay the same");
     for (std::size_t other = 0; other < parameters_.size(); ++other) {
       detail::require(other == index || !overlap(moved, parameters_[other].tensor), "rebind('",

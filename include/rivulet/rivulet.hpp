@@ -5,7 +5,7 @@
 /// own (comm/*.hpp, exec/openmp.hpp) are included by name.
 
 #include <rivulet/adapters/standard.hpp>
-#include <rivulet/codec/bfloat16.hpp>
+#include <rivulet/codec/bf16.hpp>
 #include <rivulet/codec/e3m0.hpp>
 #include <rivulet/codec/float32.hpp>
 #include <rivulet/comm/local.hpp>

@@ -206,18 +206,21 @@ TEST_CASE("parameter: what rebind refuses, by text, and changes nothing") {
 
   CHECK_THROWS_WITH_AS(set.rebind("x", longer), "rivulet: no parameter is named 'x'",
                        precondition_error);
-  CHECK_THROWS_WITH_AS(set.rebind("a", longer),
-                       "rivulet: rebind('a'): the tensor has 9 elements, it had 8; size, element "
-                       "type and memory space must stay the same",
-                       precondition_error);
-  CHECK_THROWS_WITH_AS(set.rebind("a", other_type),
-                       "rivulet: rebind('a'): the tensor has 8 elements, it had 8; size, element "
-                       "type and memory space must stay the same",
-                       precondition_error);
-  CHECK_THROWS_WITH_AS(set.rebind("a", null),
-                       "rivulet: rebind('a'): the tensor has 0 elements, it had 8; size, element "
-                       "type and memory space must stay the same",
-                       precondition_error);
+  CHECK_THROWS_WITH_AS(
+      set.rebind("a", longer),
+      "rivulet: rebind('a'): 9 elements of float32 cannot replace 8 of float32; size, "
+      "element type and memory space must stay the same",
+      precondition_error);
+  CHECK_THROWS_WITH_AS(
+      set.rebind("a", other_type),
+      "rivulet: rebind('a'): 8 elements of bfloat16 cannot replace 8 of float32; size, "
+      "element type and memory space must stay the same",
+      precondition_error);
+  CHECK_THROWS_WITH_AS(
+      set.rebind("a", null),
+      "rivulet: rebind('a'): 0 elements of float32 cannot replace 8 of float32; size, "
+      "element type and memory space must stay the same",
+      precondition_error);
   CHECK_THROWS_WITH_AS(set.rebind("a", b),
                        "rivulet: rebind('a'): the memory overlaps parameter 'b'",
                        precondition_error);

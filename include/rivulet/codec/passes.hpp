@@ -50,11 +50,15 @@ class fragment_layout {
   /// Values in a tile; a multiple of every block size.
   static constexpr std::size_t tile_values = cut_elements;
 
-  /// The layout of `f` for blocks of `block_size` values.
+  /// The layout of `f` for blocks of `block_size` values. Throws precondition_error for a
+  /// parameter in device memory.
   fragment_layout(fragment const& f, parameter_set const& parameters, std::size_t block_size) {
     for (slice const& part : f.slices) {
-      slices_.push_back({nullptr, parameters[part.parameter].tensor.element, part.parameter,
-                         part.offset, part.size, values_, blocks_, tiles_});
+      parameter const& p = parameters[part.parameter];
+      detail::require(p.tensor.space == memory_space::host, "parameter '", p.name,
+                      "' lies in device memory, which these passes do not reach");
+      slices_.push_back({nullptr, p.tensor.element, part.parameter, part.offset, part.size, values_,
+                         blocks_, tiles_});
       values_ += part.size;
       blocks_ += (part.size + block_size - 1) / block_size;
       tiles_ += (part.size + tile_values - 1) / tile_values;

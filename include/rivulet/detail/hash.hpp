@@ -41,15 +41,16 @@ class hash {
 };
 
 /// What word `index` of an array adds to its checksum: the halves, each shifted by a key that
-/// depends on the index, multiplied to 64 bits (the NH hash of UMAC, RFC 4418). The sum is
-/// independent of order, so tiles and threads add to it as they like; a changed, moved or missing
-/// word changes it. One 32 x 32 -> 64 bit product per word is cheap in SIMD.
+/// depends on the index, multiplied to 64 bits (the NH hash of UMAC, RFC 4418), and the word
+/// itself, so that a half that meets a factor of 0 counts too. The sum is independent of order, so
+/// tiles and threads add to it as they like; a changed, moved or missing word changes it. One 32 x
+/// 32 -> 64 bit product per word is cheap in SIMD.
 [[nodiscard]] RIVULET_HOST_DEVICE constexpr std::uint64_t mixed_word(std::uint64_t word,
                                                                      std::uint64_t index) {
   std::uint64_t const key = (index + 1) * 0x9e3779b97f4a7c15u;
   std::uint64_t const low = (word + key) & 0xffffffffu;
   std::uint64_t const high = ((word >> 32) + (key >> 32)) & 0xffffffffu;
-  return low * high + word;
+  return low * high + word + std::rotl(word, 32);
 }
 
 /// Reads up to 8 bytes as a little-endian word, missing ones as 0.

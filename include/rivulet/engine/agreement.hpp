@@ -7,10 +7,14 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include <rivulet/codec/passes.hpp>
 #include <rivulet/detail/hash.hpp>
+#include <rivulet/engine/comm_link.hpp>
+#include <rivulet/engine/outer_state.hpp>
 #include <rivulet/engine/sync_config.hpp>
 #include <rivulet/error.hpp>
 #include <rivulet/fragment.hpp>
@@ -81,6 +85,13 @@ struct start_record {
 struct version_record {
   std::uint64_t version;  ///< syncs applied
   std::uint64_t bits;     ///< checksum of outer parameters and optimizer state
+  std::uint64_t trains =
+      1;  ///< 0 if the rank has not taken a step yet: a joiner, or all at the start
+
+  /// Holds values that count before those of `other`.
+  [[nodiscard]] bool ahead_of(version_record const& other) const {
+    return version != other.version ? version > other.version : trains > other.trains;
+  }
 };
 
 /// Throws precondition_error, the same on every rank, that names the first setting in which a rank
@@ -96,8 +107,9 @@ inline void check_settings(std::span<start_record const> of_rank) {
 
 /// Whose outer parameters of a fragment count.
 struct adoption {
-  int source = 0;       ///< the rank with the highest version, the lowest among equals
-  int differs = -1;     ///< a rank of the same version with other bits, or -1
+  int source = 0;    ///< the rank with the highest version, at version 0 one that trains already;
+                     ///< the lowest among equals
+  int differs = -1;  ///< a rank of the same version with other bits, or -1
   bool needed = false;  ///< some rank differs from the source
 };
 
@@ -106,16 +118,63 @@ template <class Record>
 [[nodiscard]] adoption decide(int world, Record const& record) {
   adoption result;
   for (int r = 1; r < world; ++r) {
-    if (record(r).version > record(result.source).version) result.source = r;
+    if (record(r).ahead_of(record(result.source))) result.source = r;
   }
   version_record const best = record(result.source);
   for (int r = world - 1; r >= 0; --r) {
-    bool const same_version = record(r).version == best.version;
-    bool const same_bits = record(r).bits == best.bits;
-    if (same_version && !same_bits) result.differs = r;
-    if (!same_version || !same_bits) result.needed = true;
+    if (record(r).version == best.version && record(r).bits == best.bits) continue;
+    result.needed = true;
+    if (!best.ahead_of(record(r))) result.differs = r;
   }
   return result;
+}
+
+/// Collective: fragment by fragment, the ranks take over the highest version; those equally far
+/// hold the same bits already, or, at version 0, `initial` says that the first one's count. Calls
+/// taken_over(p) for a fragment that changed on this rank.
+/// Throws precondition_error or comm_error, alike on all ranks, where equal versions have different
+/// bits.
+template <class Comm, class TakenOver>
+void agree_on_versions(comm_link<Comm>& link, outer_state& state,
+                       std::span<fragment const> fragments, initial_parameters initial, bool trains,
+                       TakenOver const& taken_over) {
+  std::vector<version_record> mine;
+  for (int p = 0; p < state.fragments_count(); ++p) {
+    mine.push_back({state.version(p), state.bits(p), std::uint64_t{trains}});
+  }
+  auto const records =
+      link.template gather<version_record>("comparing the versions of the ranks", mine);
+  for (std::size_t i = 0; i < mine.size(); ++i) {
+    auto const p = static_cast<int>(i);
+    auto const record = [&](int r) {
+      return records[static_cast<std::size_t>(r) * mine.size() + i];
+    };
+    adoption const decision = decide(link.size(), record);
+    if (!decision.needed) continue;
+    version_record const best = record(decision.source);
+    if (decision.differs >= 0) {
+      std::string const who = concat("ranks ", decision.source, " and ", decision.differs);
+      require(best.version > 0 || initial == initial_parameters::broadcast,
+              "the initial parameters of ", who, " differ in fragment '", fragments[i].name,
+              "'; start all ranks from the same values, or set .initial = "
+              "initial_parameters::broadcast");
+      if (best.version > 0) {
+        throw comm_error(concat("rivulet: ", who, " hold version ", best.version, " of fragment ",
+                                p, " with different bits"),
+                         comm_status::failed, decision.differs, p, 0);
+      }
+    }
+    bool const changes = mine[i].version != best.version || mine[i].bits != best.bits;
+    if (changes) state.version(p) = 0;  // until all of it has arrived
+    char const* const what = "adopting outer parameters";
+    link.broadcast(what, state.theta(p), decision.source);
+    for (std::size_t s = 0; s < state.slot_count(); ++s) {
+      link.broadcast(what, state.slot(p, s), decision.source);
+    }
+    if (!changes) continue;
+    state.version(p) = best.version;
+    taken_over(p);
+  }
 }
 
 }  // namespace rivulet::detail

@@ -253,10 +253,6 @@ class streaming_diloco {
   static std::vector<fragment> checked(std::vector<fragment> fragments,
                                        parameter_set const& parameters) {
     check_partition(fragments, parameters.parameters());
-    for (parameter const& p : parameters.parameters()) {
-      detail::require(!p.synced() || p.tensor.space == memory_space::host, "parameter '", p.name,
-                      "' lies in device memory, which this executor does not reach");
-    }
     return fragments;
   }
 
@@ -388,52 +384,15 @@ class streaming_diloco {
     auto const starts = link_.template gather<detail::start_record>(
         "comparing the settings of the ranks", {&mine, 1});
     detail::check_settings(starts);
-    std::vector<detail::version_record> own;
-    for (int p = 0; p < schedule_.fragments(); ++p) own.push_back({version(p), state_.bits(p)});
-    auto const records =
-        link_.template gather<detail::version_record>("comparing the versions of the ranks", own);
-    for (int p = 0; p < schedule_.fragments(); ++p) {
-      agree(p, [&](int r) {
-        return records[static_cast<std::size_t>(r) * own.size() + static_cast<std::size_t>(p)];
-      });
-    }
+    bool const trains = step_ > 0;
+    detail::agree_on_versions(link_, state_, fragments_, config_.initial, trains, [&](int p) {
+      state_.layout(p).bind(*parameters_);
+      state_.mix(p, trains ? config_.mixing : 0.0f, executor_);
+      report_.note_written(state_.layout(p));
+    });
     for (detail::start_record const& start : starts) step_ = std::max(step_, start.step);
     report_.bytes_sent = link_.bytes_sent() - sent_before;
     failed_ = false;
-  }
-
-  /// Adopts the highest version of fragment `p`; record(r) is what rank r holds.
-  template <class Record>
-  void agree(int p, Record const& record) {
-    detail::adoption const adoption = detail::decide(link_.size(), record);
-    if (!adoption.needed) return;
-    detail::version_record const best = record(adoption.source);
-    if (adoption.differs >= 0) {
-      std::string const who = detail::concat("ranks ", adoption.source, " and ", adoption.differs);
-      detail::require(best.version > 0 || config_.initial == initial_parameters::broadcast,
-                      "the initial parameters of ", who, " differ in fragment '",
-                      fragments_[static_cast<std::size_t>(p)].name,
-                      "'; start all ranks from the same values, or set .initial = "
-                      "initial_parameters::broadcast");
-      if (best.version > 0) {
-        throw comm_error(detail::concat("rivulet: ", who, " hold version ", best.version,
-                                        " of fragment ", p, " with different bits"),
-                         comm_status::failed, adoption.differs, p, step_);
-      }
-    }
-    detail::version_record const own = record(link_.rank());
-    bool const adopts = own.version != best.version || own.bits != best.bits;
-    if (adopts) state_.version(p) = 0;  // until all of it has arrived
-    char const* const what = "adopting outer parameters";
-    link_.broadcast(what, state_.theta(p), adoption.source);
-    for (std::size_t s = 0; s < O::state_slots; ++s) {
-      link_.broadcast(what, state_.slot(p, s), adoption.source);
-    }
-    if (!adopts) return;
-    state_.version(p) = best.version;
-    state_.layout(p).bind(*parameters_);
-    state_.mix(p, step_ == 0 ? 0.0f : config_.mixing, executor_);
-    report_.note_written(state_.layout(p));
   }
 
   // --- saved states ---

@@ -21,7 +21,8 @@ enum class initial_parameters : std::uint8_t {
 struct sync_config {
   int sync_every = 100;   ///< H >= 1: inner steps between two syncs of the same fragment
   int overlap_steps = 1;  ///< tau, 0 .. H: inner steps from send to receive
-  float mixing = 0.0f;    ///< alpha, 0 .. 1: weight of the local parameters at a receive
+  float mixing = 0.0f;    ///< alpha, 0 .. 1: weight of the local parameters at a receive; with
+                        ///< alpha = 0 the tau steps of each round are lost: all of them if tau = H
   rivulet::first_sync first_sync = rivulet::first_sync::after_full_round;
   std::vector<int> offsets = {};  ///< send offset per fragment, 0 .. H-1; empty: floor(p * H / P)
   nonfinite_policy nonfinite = nonfinite_policy::reject;

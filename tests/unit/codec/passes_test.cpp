@@ -13,7 +13,7 @@
 #include <doctest/doctest.h>
 
 #include <rivulet/adapters/standard.hpp>
-#include <rivulet/codec/bfloat16.hpp>
+#include <rivulet/codec/bf16.hpp>
 #include <rivulet/codec/e3m0.hpp>
 #include <rivulet/codec/float32.hpp>
 #include <rivulet/codec/passes.hpp>
@@ -446,6 +446,19 @@ TEST_CASE_TEMPLATE("passes: saturate sends NaN as 0 and infinity as the largest 
   CHECK(s.parameter == -1);
   CHECK(s.header.flags == 0);
   CHECK(s.payload() == naive_payload<C>(m, values));
+}
+
+TEST_CASE("passes: a parameter in device memory is refused by name") {
+  std::vector<float> values(3);
+  rivulet::parameter_set set;
+  set.add_ref("on.device", rivulet::head,
+              rivulet::tensor_ref::of(values.data(), 3, rivulet::memory_space::cuda));
+  rivulet::fragment const all{"all", {{0, 0, 3}}};
+  CHECK_THROWS_WITH_AS(
+      rivulet::fragment_layout(all, set, 64),
+      "rivulet: parameter 'on.device' lies in device memory, which these passes do "
+      "not reach",
+      rivulet::precondition_error);
 }
 
 TEST_CASE("passes: bind follows a tensor that has moved") {

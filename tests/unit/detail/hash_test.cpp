@@ -92,6 +92,16 @@ TEST_CASE("hash: mixed_sum notices every flipped bit") {
   }
 }
 
+TEST_CASE("hash: a word changes the sum even where a factor of its product is 0") {
+  constexpr std::uint64_t key = 0x9e3779b97f4a7c15u;  // of index 0
+  std::uint64_t const no_high = (0u - (key >> 32)) << 32;
+  std::uint64_t const no_low = (0u - key) & 0xffffffffu;
+  for (unsigned bit = 0; bit < 32; ++bit) {
+    CHECK(mixed_word(no_high | std::uint64_t{1} << bit, 0) != mixed_word(no_high, 0));
+    CHECK(mixed_word(no_low | std::uint64_t{1} << (bit + 32), 0) != mixed_word(no_low, 0));
+  }
+}
+
 TEST_CASE("hash: mixed_sum notices words that move, vanish or repeat") {
   bytes const b = random_bytes(80, 3);
   auto const word = [](bytes& of, std::size_t i) { return of.begin() + std::ptrdiff_t(8 * i); };

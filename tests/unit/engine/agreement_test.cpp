@@ -7,7 +7,7 @@
 #include <doctest/doctest.h>
 
 #include <rivulet/adapters/standard.hpp>
-#include <rivulet/codec/bfloat16.hpp>
+#include <rivulet/codec/bf16.hpp>
 #include <rivulet/codec/e3m0.hpp>
 #include <rivulet/engine/agreement.hpp>
 #include <rivulet/outer/nesterov.hpp>
@@ -24,7 +24,7 @@ using rivulet::detail::version_record;
 
 TEST_CASE("agreement: the table of decisions") {
   struct {
-    std::vector<version_record> records;  // version, bits
+    std::vector<version_record> records;  // version, bits, trains
     int source, differs;
     bool needed;
   } const cases[] = {{{{0, 7}}, 0, -1, false},
@@ -41,7 +41,12 @@ TEST_CASE("agreement: the table of decisions") {
                      {{{4, 1}, {5, 7}, {4, 2}, {5, 7}, {5, 8}}, 1, 4, true},
                      // Those of an older version do not count.
                      {{{4, 1}, {5, 7}, {4, 2}}, 1, -1, true},
-                     {{{~0ull, 1}, {0, 1}}, 0, -1, true}};
+                     {{{~0ull, 1}, {0, 1}}, 0, -1, true},
+                     // At the same version, those that train count before a joiner.
+                     {{{0, 9, 0}, {0, 7, 1}, {0, 7, 1}}, 1, -1, true},
+                     {{{0, 7, 0}, {0, 7, 1}}, 1, -1, false},
+                     {{{0, 9, 0}, {0, 7, 1}, {0, 8, 1}}, 1, 2, true},
+                     {{{2, 9, 0}, {0, 7, 1}}, 0, -1, true}};
   for (auto const& c : cases) {
     adoption const found = rivulet::detail::decide(static_cast<int>(c.records.size()), [&](int r) {
       return c.records[static_cast<std::size_t>(r)];

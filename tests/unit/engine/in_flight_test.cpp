@@ -84,6 +84,12 @@ TEST_CASE("in_flight: what was saved is loaded as done, in the order of sending"
 
   in_flight_queue other;
   other.reserve(4, 64, nullptr);
+  for (int i = 0; i < 4; ++i) {  // what earlier operations leave behind
+    push(other, 9, 50);
+    other.newest().result.status = rivulet::comm_status::failed;
+    other.newest().wire_seconds = 1;
+  }
+  while (!other.empty()) other.pop();
   other.load(operations);
   REQUIRE(other.size() == 3);
   std::int64_t const steps[] = {2, 4, 5};

@@ -158,6 +158,9 @@ TEST_CASE("saved_state: the texts of refusals") {
   CHECK_THROWS_WITH_AS((void)saved_state::read({state.data(), 10}),
                        "rivulet: the saved state is truncated: 56 bytes expected, 10 left",
                        state_error);
+  CHECK_THROWS_WITH_AS((void)saved_state::read({state.data(), state.size() - 1}),
+                       "rivulet: the saved state is truncated: 8 bytes expected, 7 left",
+                       state_error);
   bytes other = state;
   other[0] ^= std::byte{1};
   CHECK_THROWS_WITH_AS((void)saved_state::read(other),

@@ -6,7 +6,7 @@
 
 #include <doctest/doctest.h>
 
-#include <rivulet/codec/bfloat16.hpp>
+#include <rivulet/codec/bf16.hpp>
 
 #include "contract/block_codec_contract.hpp"
 
