@@ -4,7 +4,6 @@
 /// Element types of tensors and of the wire, with conversions in integer code of our own: the same
 /// bits on every compiler, under every flag, on host and device.
 
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -12,6 +11,20 @@
 #include <rivulet/config.hpp>
 
 namespace rivulet {
+
+namespace detail {
+
+/// The bits of a float. (std::bit_cast is no device function.)
+[[nodiscard]] RIVULET_HOST_DEVICE constexpr std::uint32_t bits_of(float value) {
+  return __builtin_bit_cast(std::uint32_t, value);
+}
+
+/// The float of these bits.
+[[nodiscard]] RIVULET_HOST_DEVICE constexpr float float_of(std::uint32_t bits) {
+  return __builtin_bit_cast(float, bits);
+}
+
+}  // namespace detail
 
 /// Element type of a tensor.
 enum class element_type : std::uint8_t { float32, bfloat16, float16 };
@@ -45,7 +58,7 @@ struct fp16 {
 
 /// Exact; NaN payloads are kept.
 [[nodiscard]] RIVULET_HOST_DEVICE constexpr float to_float(bf16 value) {
-  return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16);
+  return detail::float_of(static_cast<std::uint32_t>(value.bits) << 16);
 }
 
 /// Exact, subnormals included; NaN payloads are kept.
@@ -53,22 +66,22 @@ struct fp16 {
   std::uint32_t const sign = (value.bits & 0x8000u) << 16;
   std::uint32_t const exponent = (value.bits >> 10) & 0x1fu;
   std::uint32_t mantissa = value.bits & 0x3ffu;
-  if (exponent == 0x1f) return std::bit_cast<float>(sign | 0x7f800000u | (mantissa << 13));
+  if (exponent == 0x1f) return detail::float_of(sign | 0x7f800000u | (mantissa << 13));
   if (exponent != 0) {
-    return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (mantissa << 13));
+    return detail::float_of(sign | ((exponent + 112) << 23) | (mantissa << 13));
   }
-  if (mantissa == 0) return std::bit_cast<float>(sign);
+  if (mantissa == 0) return detail::float_of(sign);
   std::uint32_t shifted = 113;  // a subnormal is mantissa * 2^-24: normalize it
   while ((mantissa & 0x400u) == 0) {
     mantissa <<= 1;
     --shifted;
   }
-  return std::bit_cast<float>(sign | (shifted << 23) | ((mantissa & 0x3ffu) << 13));
+  return detail::float_of(sign | (shifted << 23) | ((mantissa & 0x3ffu) << 13));
 }
 
 /// Round to nearest, ties to even; overflow gives infinity; NaN stays a (quiet) NaN.
 [[nodiscard]] RIVULET_HOST_DEVICE constexpr bf16 to_bf16(float value) {
-  auto const bits = std::bit_cast<std::uint32_t>(value);
+  auto const bits = detail::bits_of(value);
   if ((bits & 0x7fffffffu) > 0x7f800000u) {
     return {static_cast<std::uint16_t>((bits >> 16) | 0x40u)};
   }
@@ -77,7 +90,7 @@ struct fp16 {
 
 /// Round to nearest, ties to even; overflow gives infinity; NaN stays a (quiet) NaN.
 [[nodiscard]] RIVULET_HOST_DEVICE constexpr fp16 to_fp16(float value) {
-  auto const bits = std::bit_cast<std::uint32_t>(value);
+  auto const bits = detail::bits_of(value);
   std::uint32_t const sign = (bits >> 16) & 0x8000u;
   std::uint32_t const magnitude = bits & 0x7fffffffu;
   std::uint32_t half = 0;
@@ -134,13 +147,13 @@ namespace detail {
 
 /// Not NaN and not infinite, by bit pattern, so that -ffinite-math-only cannot remove it.
 [[nodiscard]] RIVULET_HOST_DEVICE constexpr bool is_finite(float value) {
-  return (std::bit_cast<std::uint32_t>(value) & 0x7f800000u) != 0x7f800000u;
+  return (bits_of(value) & 0x7f800000u) != 0x7f800000u;
 }
 
 /// Not NaN and not infinite, by bit pattern.
 [[nodiscard]] RIVULET_HOST_DEVICE constexpr bool is_finite(double value) {
   constexpr std::uint64_t exponent = 0x7ff0000000000000u;
-  return (std::bit_cast<std::uint64_t>(value) & exponent) != exponent;
+  return (__builtin_bit_cast(std::uint64_t, value) & exponent) != exponent;
 }
 
 /// a * b + c with one rounding, whatever the flags.
@@ -154,7 +167,7 @@ inline constexpr float smallest_kept = 0x1p-100f;
 
 /// Calls `f` with a null pointer of the C++ type that `element` names.
 template <class F>
-RIVULET_HOST_DEVICE void visit_element(element_type element, F const& f) {
+void visit_element(element_type element, F const& f) {
   switch (element) {
     case element_type::float32: f(static_cast<float*>(nullptr)); break;
     case element_type::bfloat16: f(static_cast<bf16*>(nullptr)); break;

@@ -4,7 +4,6 @@
 /// E3M0: sign and 3 exponent bits per value, the codec of Streaming DiLoCo (arXiv 2501.18512,
 /// section 2.4), with a scale per block.
 
-#include <bit>
 #include <cstring>
 
 #include <rivulet/codec/block_codec.hpp>
@@ -17,9 +16,9 @@ namespace detail {
 /// t = |value| / S, k is 0 below 2^-7, else the nearest of 2^(k - 7) for k = 1 .. 7, ties away from
 /// zero: half a mantissa added to the bits of t carries into the exponent from 1.5 * 2^e on.
 [[nodiscard]] RIVULET_HOST_DEVICE constexpr std::uint32_t e3m0_code(float value, float reciprocal) {
-  auto const bits = std::bit_cast<std::uint32_t>(value);
-  float const magnitude = std::bit_cast<float>(bits & 0x7fffffffu);
-  auto const t = std::bit_cast<std::uint32_t>(magnitude * reciprocal);
+  auto const bits = rivulet::detail::bits_of(value);
+  float const magnitude = rivulet::detail::float_of(bits & 0x7fffffffu);
+  auto const t = rivulet::detail::bits_of(magnitude * reciprocal);
   constexpr std::uint32_t smallest = 120u << 23;  // 2^-7
   if (t < smallest) return 0;
   std::uint32_t const rounded = (t + 0x400000u) >> 23;  // biased exponent of the nearest power
@@ -30,7 +29,7 @@ namespace detail {
 /// The value of a code for S = 1.
 [[nodiscard]] RIVULET_HOST_DEVICE constexpr float e3m0_value(std::uint32_t code) {
   std::uint32_t const k = code & 7u;
-  return std::bit_cast<float>(k == 0 ? 0u : ((k + 120u) << 23) | ((code & 8u) << 28));
+  return rivulet::detail::float_of(k == 0 ? 0u : ((k + 120u) << 23) | ((code & 8u) << 28));
 }
 
 }  // namespace detail
@@ -57,7 +56,7 @@ struct e3m0 {
   void encode_block(float const* values, std::byte* codes, std::byte* scale) const {
     std::uint32_t largest = 0;  // magnitudes order as integers; NaN and infinity come last
     for (std::size_t i = 0; i < Block; ++i) {
-      std::uint32_t const magnitude = std::bit_cast<std::uint32_t>(values[i]) & 0x7fffffffu;
+      std::uint32_t const magnitude = rivulet::detail::bits_of(values[i]) & 0x7fffffffu;
       largest = magnitude > largest ? magnitude : largest;
     }
     rivulet::bf16 s{scale_of(largest)};
@@ -103,8 +102,8 @@ struct e3m0 {
   /// bfloat16 bits of S for the bits of the largest magnitude.
   static constexpr std::uint16_t scale_of(std::uint32_t largest) {
     constexpr std::uint32_t infinity = 0x7f800000u;
-    constexpr auto lower = std::bit_cast<std::uint32_t>(rivulet::detail::smallest_kept);
-    constexpr auto upper = std::bit_cast<std::uint32_t>(0x1p126f);  // 1 / S stays normal
+    constexpr auto lower = rivulet::detail::bits_of(rivulet::detail::smallest_kept);
+    constexpr auto upper = rivulet::detail::bits_of(0x1p126f);  // 1 / S stays normal
     if (largest >= infinity) return nan_scale;
     if (largest < lower) return 0;
     std::uint32_t const capped = largest < upper ? largest : upper;

@@ -143,7 +143,7 @@ struct outer_gradient {
   static std::uint64_t checksum(float const* theta, std::size_t count, std::size_t first) {
     std::uint64_t sum = 0;
     for (std::size_t i = 0; i < count; ++i) {
-      sum += detail::mixed_word(std::bit_cast<std::uint32_t>(theta[i]), first + i);
+      sum += detail::mixed_word(detail::bits_of(theta[i]), first + i);
     }
     return sum;
   }
@@ -261,9 +261,9 @@ struct encode {
 
   static float saturated(float value) {
     if (detail::is_finite(value)) return value;
-    auto const bits = std::bit_cast<std::uint32_t>(value);
+    auto const bits = detail::bits_of(value);
     if ((bits & 0x7fffffffu) != 0x7f800000u) return 0.0f;
-    return std::bit_cast<float>(bits - 1);
+    return detail::float_of(bits - 1);
   }
 
   void note_nonfinite(std::size_t index) const {

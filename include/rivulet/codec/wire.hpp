@@ -115,8 +115,7 @@ template <BlockCodec C>
   if (header.step != expected.step) return wire_check::step;
   if (header.version != expected.version) return wire_check::version;
   if (!detail::is_finite(header.weight) || header.weight < 0) return wire_check::weight;
-  if (std::bit_cast<std::uint32_t>(header.learning_rate) !=
-      std::bit_cast<std::uint32_t>(expected.learning_rate)) {
+  if (detail::bits_of(header.learning_rate) != detail::bits_of(expected.learning_rate)) {
     return wire_check::learning_rate;
   }
   if (header.outer_state != expected.outer_state) return wire_check::outer_state;

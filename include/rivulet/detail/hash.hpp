@@ -50,7 +50,7 @@ class hash {
   std::uint64_t const key = (index + 1) * 0x9e3779b97f4a7c15u;
   std::uint64_t const low = (word + key) & 0xffffffffu;
   std::uint64_t const high = ((word >> 32) + (key >> 32)) & 0xffffffffu;
-  return low * high + word + std::rotl(word, 32);
+  return low * high + word + ((word << 32) | (word >> 32));
 }
 
 /// Reads up to 8 bytes as a little-endian word, missing ones as 0.
