@@ -69,11 +69,11 @@ inline void check_partition(std::vector<fragment> const& fragments,
     }
     std::size_t covered = 0;
     for (slice const& part : parts[index]) {
-      detail::require(
-          part.offset == covered && part.size > 0 && part.size <= p.tensor.size - covered,
-          "parameter '", p.name, "': element ", std::min(covered, part.offset),
-          " is in no fragment or in two, or does not exist; every element must be in "
-          "exactly one");
+      detail::require(part.offset == covered && part.size > 0, "parameter '", p.name, "': element ",
+                      (std::min)(covered, part.offset),
+                      " is in no fragment or in two; every element must be in exactly one");
+      detail::require(part.size <= p.tensor.size - covered, "parameter '", p.name, "': a slice of ",
+                      part.size, " elements at ", covered, " goes beyond its ", p.tensor.size);
       detail::require(part.offset % cut_elements == 0, "parameter '", p.name,
                       "' is cut at element ", part.offset, ", which is no multiple of ",
                       cut_elements);

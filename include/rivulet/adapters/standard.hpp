@@ -21,10 +21,10 @@ struct tensor_traits<std::vector<T, Allocator>> {
 };
 
 /// An array owns its elements.
-template <class T, std::size_t N>
-struct tensor_traits<std::array<T, N>> {
+template <class T, std::size_t Size>
+struct tensor_traits<std::array<T, Size>> {
   static constexpr bool is_view = false;
-  static tensor_ref ref(std::array<T, N>& tensor) { return tensor_ref::of(tensor.data(), N); }
+  static tensor_ref ref(std::array<T, Size>& tensor) { return tensor_ref::of(tensor.data(), Size); }
 };
 
 /// A span is a view: a temporary one is welcome.

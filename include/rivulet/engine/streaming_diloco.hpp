@@ -84,7 +84,7 @@ class streaming_diloco {
     ++step_;
     report_.restart(step_);
     // Of this step's receives, or earlier: a state saved under a longer overlap holds older ones.
-    receive_until(step_ - std::max(1, schedule_.overlap_steps()));
+    receive_until(step_ - (std::max)(1, schedule_.overlap_steps()));
     schedule_.for_each_event(step_, [this](sync_event event) {
       if (event.what == sync_event::kind::send) {
         send(event.fragment);
@@ -220,7 +220,7 @@ class streaming_diloco {
     }
     step_ = saved.header.step;
     outer_.learning_rate = saved.header.learning_rate;
-    reserve_queue(std::max(queue_.capacity(), saved.in_flight.size()));
+    reserve_queue((std::max)(queue_.capacity(), saved.in_flight.size()));
     queue_.load(saved.in_flight);
   }
 
@@ -364,7 +364,7 @@ class streaming_diloco {
 
   void reserve_queue(std::size_t count) {
     std::size_t largest = 0;
-    for (int p = 0; p < schedule_.fragments(); ++p) largest = std::max(largest, message_bytes(p));
+    for (int p = 0; p < schedule_.fragments(); ++p) largest = (std::max)(largest, message_bytes(p));
     queue_.reserve(count, reduction::buffer_bytes(largest, link_.size()), this);
     contributions_.reserve(static_cast<std::size_t>(link_.size()));
   }
@@ -390,7 +390,7 @@ class streaming_diloco {
       state_.mix(p, trains ? config_.mixing : 0.0f, executor_);
       report_.note_written(state_.layout(p));
     });
-    for (detail::start_record const& start : starts) step_ = std::max(step_, start.step);
+    for (detail::start_record const& start : starts) step_ = (std::max)(step_, start.step);
     report_.bytes_sent = link_.bytes_sent() - sent_before;
     failed_ = false;
   }

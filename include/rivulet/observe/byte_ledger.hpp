@@ -28,7 +28,7 @@ struct byte_ledger {
   void add(step_report const& report) {
     ++steps;
     bytes_sent += report.bytes_sent;
-    peak_bytes_per_step = std::max(peak_bytes_per_step, report.bytes_sent);
+    peak_bytes_per_step = (std::max)(peak_bytes_per_step, report.bytes_sent);
     syncs_sent += report.sent.size();
     syncs_applied += report.applied.size();
     syncs_skipped += report.skipped.size();

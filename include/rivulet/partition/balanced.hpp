@@ -44,7 +44,7 @@ struct balanced {
       std::size_t const own = parameters[i].tensor.size / cut_elements;
       for (std::size_t piece = 0; piece < own;) {
         while (dealt >= full * (f + 1) / count) ++f;
-        std::size_t const run = std::min(own - piece, full * (f + 1) / count - dealt);
+        std::size_t const run = (std::min)(own - piece, full * (f + 1) / count - dealt);
         parts[f].slices.push_back({i, piece * cut_elements, run * cut_elements});
         sizes[f] += run * cut_elements;
         piece += run;

@@ -30,7 +30,7 @@ template <class Place>
   for (parameter const& p : parameters) {
     if (!p.synced()) continue;
     if (p.where.what == role::kind::layer) {
-      layers = std::max(layers, p.where.index + 1);
+      layers = (std::max)(layers, p.where.index + 1);
     } else {
       ends = true;
     }
