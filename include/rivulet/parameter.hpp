@@ -82,8 +82,8 @@ class parameter_set {
   void add_ref(std::string_view name, role where, tensor_ref tensor, bool trainable = true) {
     check(name, tensor);
     detail::require(!name.empty(), "a parameter needs a name");
-    detail::require(where.what != role::kind::layer || where.index >= 0, "parameter '", name,
-                    "': layer ", where.index, " must not be negative");
+    detail::require(where.index >= 0 && where.index < 1'000'000, "parameter '", name, "': layer ",
+                    where.index, " must be from 0 to 999999");
     for (auto const& [known, index] : names_) {
       detail::require(known != name, "parameter '", name, "' is in the set already");
     }
@@ -146,6 +146,8 @@ class parameter_set {
                   "rivulet: this type is not known as a tensor; specialize "
                   "rivulet::tensor_traits<T> for it, or pass a pointer and a size");
     if constexpr (Tensor<type>) {
+      static_assert(!std::is_const_v<std::remove_reference_t<T>> || tensor_traits<type>::is_view,
+                    "rivulet: a parameter is written to, so the tensor must not be const");
       static_assert(std::is_lvalue_reference_v<T> || tensor_traits<type>::is_view,
                     "rivulet: an owning temporary would be gone before the first step; keep the "
                     "tensor in a variable and pass that");
@@ -158,6 +160,8 @@ class parameter_set {
   static void check(std::string_view name, tensor_ref const& tensor) {
     detail::require(tensor.contiguous, "parameter '", name,
                     "' is not contiguous; register a contiguous tensor");
+    detail::require(tensor.size <= PTRDIFF_MAX / size_of(tensor.element), "parameter '", name,
+                    "' cannot have ", tensor.size, " elements");
     detail::require(tensor.data != nullptr || tensor.size == 0, "parameter '", name, "' has ",
                     tensor.size, " elements at a null pointer");
   }

@@ -1,6 +1,8 @@
 /// \file
 /// The contract of communicators on comm::local and on a foreign one.
 
+#include <atomic>
+
 #include <doctest/doctest.h>
 
 #include "contract/communicator_contract.hpp"
@@ -29,6 +31,22 @@ TEST_CASE("a late rank of a local group is waited for") {
     faulty comm(local, local.rank() == 1 ? delayed(30, 0) : faulty::hooks{});
     for (int round = 0; round < 3; ++round) contract::check_all_gather(comm, round, 9);
   });
+}
+
+TEST_CASE("two threads cannot be the same rank of a local group") {
+  rivulet::comm::local_group const group(2);
+  std::atomic<int> failed = 0;
+  run_threads(
+      2,
+      [&](int) {
+        rivulet::comm::local same = group.communicator(0);
+        std::byte const mine{};
+        std::byte all[2];
+        rivulet::comm_status const status = same.all_gather({&mine, 1}, all, soon());
+        failed += status == rivulet::comm_status::done ? 0 : 1;
+      },
+      [&] { group.communicator(0).abort(); });
+  CHECK(failed == 2);
 }
 
 TEST_CASE("a local group refuses sizes and ranks that do not exist") {

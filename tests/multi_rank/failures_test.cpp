@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <stdexcept>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -518,6 +519,62 @@ TEST_CASE("rebuild adopts the highest version of each fragment") {
   CHECK(before[1] == std::vector<std::uint64_t>{3, 2});
   CHECK(after == std::vector(world, before[1]));
   CHECK(outer_after == std::vector(world, outer_before[1]));
+}
+
+TEST_CASE("a worker that ends by an exception wakes the others at once") {
+  std::atomic<bool> woken = false;
+  local_group const group(2);
+  run_threads(
+      2,
+      [&](int rank) {
+        faulty comm(group.communicator(rank));
+        auto const end_early = [&] {
+          worker w(comm);
+          w.train_to(6);
+          w.sync->finish();  // nothing is on the wire
+          throw std::runtime_error("the data of this worker ended");
+        };
+        if (rank == 1) {
+          CHECK_THROWS_AS(end_early(), std::runtime_error);
+          return;
+        }
+        worker w(comm);
+        w.train_to(6);
+        w.sync->finish();
+        woken = thrown_by<comm_error>([&] { w.train_to(12); }).status() == comm_status::aborted;
+      },
+      [&] { group.communicator(0).abort(); });
+  CHECK(woken);
+}
+
+TEST_CASE("an adoption that is interrupted changes nothing") {
+  local_group const pair(2);
+  run_threads(
+      2,
+      [&](int rank) {
+        local_group const alone(1);
+        faulty own(alone.communicator(0));
+        worker w(own);
+        w.train_to(rank == 0 ? 12 : 6);
+        w.sync->finish();
+        std::vector<float> const locals = w.x;
+        std::uint64_t const before = w.sync->outer_fingerprint();
+        faulty broken(pair.communicator(rank), cut_at(rank == 1 ? start_collectives : 99));
+        CHECK_THROWS_AS(w.sync->rebuild(broken), comm_error);
+        CHECK(w.sync->outer_fingerprint() == before);
+        CHECK(w.x == locals);
+      },
+      [&] { pair.communicator(0).abort(); });
+}
+
+TEST_CASE("rebuild on the communicator in use is refused") {
+  run_ranks(1, [](local& comm) {
+    faulty own(comm);
+    worker w(own);
+    std::string const text =
+        thrown_by<rivulet::precondition_error>([&] { w.sync->rebuild(own); }).what();
+    CHECK(mentions(text, "still uses this communicator"));
+  });
 }
 
 }  // namespace

@@ -148,6 +148,25 @@ std::vector<std::uint64_t> with_learning_rate(Rate const& rate) {
   return fingerprints;
 }
 
+TEST_CASE("copy_outer_to refuses a parameter that was added after the engine was built") {
+  run_ranks(1, [](rivulet::comm::local& comm) {
+    std::vector<float> first(3);
+    std::vector<float> later(3);
+    rivulet::parameter_set parameters;
+    parameters.add("first", rivulet::head, first);
+    rivulet::streaming_diloco const sync{parameters,
+                                         comm,
+                                         {},
+                                         rivulet::partition::whole_model{},
+                                         rivulet::codec::float32{},
+                                         rivulet::outer::sgd{}};
+    parameters.add("later", rivulet::head, later);
+    std::vector<float> values(3);
+    CHECK_NOTHROW(sync.copy_outer_to("first", values));
+    CHECK_THROWS_AS(sync.copy_outer_to("later", values), rivulet::precondition_error);
+  });
+}
+
 TEST_CASE("a learning rate changed on all ranks counts from the next send on") {
   auto const constant = with_learning_rate([](auto&, int, int) {});
   // Several are in flight at step 15; their rate was decided when they were sent.

@@ -307,7 +307,7 @@ TEST_CASE("load with operations in flight is refused") {
     }
     REQUIRE(sync.in_flight() > 0);
     std::string const text =
-        thrown_by<rivulet::precondition_error>([&] { sync.load(whole[0].stops[16].state); }).what();
+        thrown_by<rivulet::state_error>([&] { sync.load(whole[0].stops[16].state); }).what();
     CHECK(mentions(text, "in flight"));
     sync.finish();
   });

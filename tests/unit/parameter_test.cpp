@@ -122,7 +122,7 @@ TEST_CASE("parameter: what add refuses, by text, and changes nothing") {
        "rivulet: parameter 'b' has 3 elements at a null pointer"},
       {"", layer(0), tensor_ref::of(b.data(), 8), true, "rivulet: a parameter needs a name"},
       {"b", layer(-1), tensor_ref::of(b.data(), 8), true,
-       "rivulet: parameter 'b': layer -1 must not be negative"},
+       "rivulet: parameter 'b': layer -1 must be from 0 to 999999"},
       {"a", layer(0), tensor_ref::of(b.data(), 8), true,
        "rivulet: parameter 'a' is in the set already"},
       {"alias", layer(0), tensor_ref::of(b.data(), 8), true,

@@ -159,10 +159,12 @@ struct local_values {
   }
 };
 
-/// theta <- alpha * theta + (1 - alpha) * Theta; exactly Theta (rounded) for alpha = 0.
+/// theta <- alpha * theta + (1 - alpha) * Theta; exactly Theta (rounded) for alpha = 0,
+/// exactly theta for alpha = 1.
 inline void mix(tile_part const& part, float const* theta, float alpha) {
   visit_local(part, [&](auto* local) {
     using element = std::remove_cvref_t<decltype(*local)>;
+    if (alpha == 1.0f) return;
     if (alpha == 0.0f) {
       for (std::size_t i = 0; i < part.count; ++i) local[i] = from_float<element>(theta[i]);
       return;

@@ -28,7 +28,8 @@ class meeting {
     std::span<std::byte const> bytes;
   };
 
-  explicit meeting(int size) : offers_(static_cast<std::size_t>(size)) {}
+  explicit meeting(int size)
+      : offers_(static_cast<std::size_t>(size)), here_(static_cast<std::size_t>(size)) {}
 
   [[nodiscard]] int size() const { return static_cast<int>(offers_.size()); }
 
@@ -37,11 +38,15 @@ class meeting {
   comm_status run(int rank, offer const& mine, deadline until, Copy const& copy) {
     std::unique_lock lock(mutex_);
     if (broken_ != comm_status::done) return broken_;
-    offers_[static_cast<std::size_t>(rank)] = mine;
+    auto const index = static_cast<std::size_t>(rank);
+    if (here_[index]) return break_up(comm_status::failed);  // two threads are the same rank
+    here_[index] = true;
+    offers_[index] = mine;
     std::uint64_t const round = round_;
     if (++arrived_ == size()) {
       if (!agreed()) return break_up(comm_status::failed);
       arrived_ = 0;
+      here_.assign(here_.size(), false);
       copying_ = size();
       ++round_;
       changed_.notify_all();
@@ -91,6 +96,7 @@ class meeting {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<offer> offers_;
+  std::vector<bool> here_;  // ranks that have arrived
   comm_status broken_ = comm_status::done;
   int arrived_ = 0;
   int copying_ = 0;

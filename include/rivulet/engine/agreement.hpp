@@ -42,15 +42,19 @@ using setting_hashes = std::array<std::uint64_t, setting_names.size()>;
 /// The settings before these two count for a saved state.
 inline constexpr std::size_t saved_settings = setting_names.size() - 2;
 
-/// The hashes of an engine with codec C and reduction R.
-template <class C, class R, class O>
+/// The hashes of an engine with reduction R. A codec with options has a fingerprint() of them.
+template <class R, class C, class O>
 [[nodiscard]] setting_hashes hash_settings(parameter_set const& parameters,
                                            std::span<fragment const> fragments,
                                            schedule::streaming const& schedule,
-                                           sync_config const& config, O const& outer) {
+                                           sync_config const& config, C const& codec,
+                                           O const& outer) {
   hash model;
   hash partition;
   hash offsets;
+  hash coding;
+  coding.add(std::string_view(C::name)).add(C::block_size);
+  if constexpr (requires { codec.fingerprint(); }) coding.add(codec.fingerprint());
   for (parameter const& p : parameters.parameters()) {
     model.add(p.name).add(p.tensor.size).add(std::uint64_t{p.trainable});
   }
@@ -67,7 +71,7 @@ template <class C, class R, class O>
           static_cast<std::uint64_t>(schedule.sync_every()),
           offsets.value(),
           static_cast<std::uint64_t>(schedule.first()),
-          hash{}.add(std::string_view(C::name)).add(C::block_size).value(),
+          coding.value(),
           static_cast<std::uint64_t>(config.nonfinite),
           hash{}.add(R::name).value(),
           outer.fingerprint(),
@@ -157,22 +161,18 @@ void agree_on_versions(comm_link<Comm>& link, outer_state& state,
       require(best.version > 0 || initial == initial_parameters::broadcast,
               "the initial parameters of ", who, " differ in fragment '", fragments[i].name,
               "'; start all ranks from the same values, or set .initial = "
-              "initial_parameters::broadcast");
+              "initial_parameters::broadcast; to resume a saved run, restore the local parameters "
+              "after construction");
       if (best.version > 0) {
         throw comm_error(concat("rivulet: ", who, " hold version ", best.version, " of fragment ",
                                 p, " with different bits"),
                          comm_status::failed, decision.differs, p, 0);
       }
     }
-    bool const changes = mine[i].version != best.version || mine[i].bits != best.bits;
-    if (changes) state.version(p) = 0;  // until all of it has arrived
-    char const* const what = "adopting outer parameters";
-    link.broadcast(what, state.theta(p), decision.source);
-    for (std::size_t s = 0; s < state.slot_count(); ++s) {
-      link.broadcast(what, state.slot(p, s), decision.source);
-    }
-    if (!changes) continue;
-    state.version(p) = best.version;
+    std::vector<float> values = state.copy(p);  // so that a broadcast that fails changes nothing
+    link.broadcast("adopting outer parameters", values, decision.source);
+    if (mine[i].version == best.version && mine[i].bits == best.bits) continue;
+    state.replace(p, values, best.version);
     taken_over(p);
   }
 }

@@ -22,6 +22,7 @@ class comm_link {
   [[nodiscard]] int rank() const { return comm_->rank(); }
   [[nodiscard]] int size() const { return comm_->size(); }
   [[nodiscard]] comm_thread& thread() { return thread_; }
+  [[nodiscard]] bool uses(Comm const& comm) const { return comm_ == &comm; }
   void abort() noexcept { comm_->abort(); }
 
   /// Continues with another communicator once the queue is empty.

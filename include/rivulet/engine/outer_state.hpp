@@ -62,6 +62,23 @@ class outer_state {
   [[nodiscard]] std::span<float> slot(int p, std::size_t s) {
     return std::span(slots_).subspan(s * values_ + at(p).first, layout(p).values());
   }
+  /// Outer parameters and slots of fragment `p`, one after the other.
+  [[nodiscard]] std::vector<float> copy(int p) {
+    std::vector<float> values(theta(p).begin(), theta(p).end());
+    for (std::size_t s = 0; s < slot_count(); ++s) {
+      values.insert(values.end(), slot(p, s).begin(), slot(p, s).end());
+    }
+    return values;
+  }
+  /// Takes over what copy() gave on another rank.
+  void replace(int p, std::span<float const> values, std::uint64_t version) {
+    std::size_t const count = theta(p).size();
+    std::copy_n(values.data(), count, theta(p).data());
+    for (std::size_t s = 0; s < slot_count(); ++s) {
+      std::copy_n(values.data() + (s + 1) * count, count, slot(p, s).data());
+    }
+    at(p).version = version;
+  }
   [[nodiscard]] std::size_t slot_count() const { return slots_.size() / values_; }
   [[nodiscard]] std::span<float> all_theta() { return theta_; }
   [[nodiscard]] std::span<float> all_slots() { return slots_; }
@@ -93,14 +110,17 @@ class outer_state {
     });
   }
 
-  /// Copies the outer values of parameter `index` to `values`.
-  void copy_to(std::size_t index, std::span<float> values) const {
+  /// Copies the outer values of parameter `index` to `values`; returns how many there were.
+  std::size_t copy_to(std::size_t index, std::span<float> values) const {
+    std::size_t copied = 0;
     for (int p = 0; p < fragments_count(); ++p) {
       for (bound_slice const& part : layout(p).slices()) {
         if (part.parameter != index) continue;
         std::copy_n(theta(p).data() + part.first_value, part.values, values.data() + part.offset);
+        copied += part.values;
       }
     }
+    return copied;
   }
 
   /// Calls visit(first byte in the model, number of bytes) for every slice of every fragment.

@@ -3,7 +3,6 @@
 /// \file
 /// What a step did, and the options and errors that engines share.
 
-#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -40,6 +39,7 @@ struct step_report {
     applied.reserve(2 * fragments);  // with tau = 0 after a state with operations in flight
     skipped.reserve(2 * fragments);
     written.reserve(parameters);
+    is_written_.resize(parameters);
   }
 
   /// Empties the report, without giving up memory.
@@ -48,6 +48,7 @@ struct step_report {
     sent.clear();
     applied.clear();
     skipped.clear();
+    is_written_.assign(is_written_.size(), false);
     written.clear();
     bytes_sent = 0;
     wire_seconds = hidden_seconds = stalled_seconds = encode_seconds = decode_seconds = 0;
@@ -60,14 +61,16 @@ struct step_report {
     stalled_seconds += stalled;
   }
 
-  /// Adds the parameters of a fragment to `written`.
+  /// Adds the parameters of a fragment to `written`; after reserve().
   void note_written(fragment_layout const& layout) {
     for (bound_slice const& s : layout.slices()) {
-      if (std::find(written.begin(), written.end(), s.parameter) == written.end()) {
-        written.push_back(s.parameter);
-      }
+      if (!is_written_[s.parameter]) written.push_back(s.parameter);
+      is_written_[s.parameter] = true;
     }
   }
+
+ private:
+  std::vector<bool> is_written_;  // whether a parameter is in the list
 };
 
 namespace detail {

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <exception>
 #include <span>
 #include <string>
 #include <string_view>
@@ -40,7 +41,7 @@ namespace rivulet {
 /// Threads: all members are called by one thread, the one that trains; the communicator is used by
 /// a thread of the engine. `parameters` and `comm` outlive the engine. Call finish() at the end:
 /// what is still in flight when the engine is destroyed is lost, and if it is on the wire the
-/// communicator is aborted.
+/// communicator is aborted. While the engine lives, nothing else uses its communicator.
 template <Communicator Comm, BlockCodec C, OuterOptimizer O, Executor E>
 class streaming_diloco {
  public:
@@ -69,7 +70,8 @@ class streaming_diloco {
   streaming_diloco& operator=(streaming_diloco const&) = delete;
 
   ~streaming_diloco() {
-    if (on_the_wire()) link_.abort();
+    bool const unwinding = std::uncaught_exceptions() > exceptions_;
+    if (on_the_wire() || unwinding) link_.abort();
   }
 
   /// Call after each inner step. Receives and applies what is due, then encodes and starts sending
@@ -81,6 +83,7 @@ class streaming_diloco {
   /// rebuild().
   step_report const& after_step() {
     check_usable("after_step");
+    failed_ = true;  // unless the step comes to its end
     ++step_;
     report_.restart(step_);
     // Of this step's receives, or earlier: a state saved under a longer overlap holds older ones.
@@ -92,6 +95,7 @@ class streaming_diloco {
         receive_until(event.sent_at);
       }
     });
+    failed_ = false;
     return report_;
   }
 
@@ -99,8 +103,10 @@ class streaming_diloco {
   /// Throws as after_step does.
   step_report const& finish() {
     check_usable("finish");
+    failed_ = true;
     report_.restart(step_);
     receive_until(step_);
+    failed_ = false;
     return report_;
   }
 
@@ -111,7 +117,12 @@ class streaming_diloco {
     parameter const& p = (*parameters_)[index];
     detail::require(values.size() == p.tensor.size, "copy_outer_to('", name, "'): the span has ",
                     values.size(), " elements, the parameter ", p.tensor.size);
-    if (p.synced()) return state_.copy_to(index, values);
+    if (p.synced()) {
+      std::size_t const copied = state_.copy_to(index, values);
+      detail::require(copied == values.size(), "copy_outer_to('", name,
+                      "'): the parameter was added after the engine was built");
+      return;
+    }
     detail::visit_element(p.tensor.element, [&](auto* type) {
       auto const* const own = static_cast<decltype(type)>(p.tensor.data);
       for (std::size_t i = 0; i < values.size(); ++i) values[i] = to_float(own[i]);
@@ -162,6 +173,8 @@ class streaming_diloco {
   /// All go on from the highest step. report() tells what was written. Throws as the constructor
   /// does.
   void rebuild(Comm& comm) {
+    detail::require(!link_.uses(comm),
+                    "rebuild: the engine still uses this communicator; pass another object");
     detail::require(!swapped_, "rebuild: the model holds the outer parameters; call swap_outer()");
     if (on_the_wire()) link_.abort();
     link_.reset(comm);
@@ -192,17 +205,21 @@ class streaming_diloco {
   }
 
   /// Collective: takes over a saved state, so that training goes on with the same bits. tau, mixing
-  /// and weight may be others than before, the number of workers too if nothing is in flight.
-  /// Throws state_error, with nothing changed, if the bytes are damaged or belong to other
-  /// settings; precondition_error if the ranks loaded different steps or operations are in flight
-  /// here.
+  /// and weight may be others than before, the number of workers too if nothing is in flight. The
+  /// outer learning rate is the saved one; set_outer_learning_rate changes it.
+  /// Throws on all ranks, with nothing changed: state_error if any rank's bytes are damaged or
+  /// belong to other settings, or it has operations in flight; precondition_error if the ranks'
+  /// states are of different steps.
   void load(std::span<std::byte const> bytes) {
     check_usable("load");
-    detail::require(queue_.empty(), "load: ", queue_.size(),
-                    " operations are in flight; load after construction, or call finish() first");
     detail::saved_state saved;
     std::string problem;
     try {
+      if (!queue_.empty()) {
+        throw state_error(
+            "rivulet: load: operations are in flight; load after construction, or "
+            "call finish() first");
+      }
       saved = detail::saved_state::read(bytes);
       check_loadable(saved);
     } catch (state_error const& error) {
@@ -370,8 +387,8 @@ class streaming_diloco {
   }
 
   [[nodiscard]] detail::setting_hashes settings() const {
-    return detail::hash_settings<C, reduction>(*parameters_, fragments_, schedule_, config_,
-                                               outer_);
+    return detail::hash_settings<reduction>(*parameters_, fragments_, schedule_, config_, codec_,
+                                            outer_);
   }
 
   /// Makes the ranks agree on settings, versions and step; the engine is usable only afterwards.
@@ -462,6 +479,7 @@ class streaming_diloco {
   std::vector<std::byte> local_copy_;  // while the model holds the outer parameters
   bool swapped_ = false;
   bool failed_ = true;
+  int exceptions_ = std::uncaught_exceptions();
   comm_link<Comm> link_;  // last: its thread uses what stands above
 };
 

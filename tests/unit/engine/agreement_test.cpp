@@ -94,14 +94,14 @@ struct engine {
   rivulet::outer::nesterov outer = {};
 
   template <class C, class R = rivulet::reduce::all_gather_mean, class O = rivulet::outer::nesterov>
-  [[nodiscard]] rivulet::detail::setting_hashes hashes(O const& optimizer) {
+  [[nodiscard]] rivulet::detail::setting_hashes hashes(O const& optimizer, C const& codec = {}) {
     rivulet::parameter_set params;
     params.add(name, rivulet::layer(0), a.data(), size);
     params.add("b", rivulet::layer(1), b.data(), b.size(), trainable);
     auto const parts = rivulet::partition::balanced{fragments}(params.parameters());
     rivulet::schedule::streaming const schedule(sync_every, config.overlap_steps, fragments,
                                                 config.first_sync, offsets);
-    return rivulet::detail::hash_settings<C, R>(params, parts, schedule, config, optimizer);
+    return rivulet::detail::hash_settings<R>(params, parts, schedule, config, codec, optimizer);
   }
   [[nodiscard]] rivulet::detail::setting_hashes hashes() {
     return hashes<rivulet::codec::e3m0<64>>(outer);
@@ -117,6 +117,12 @@ std::set<std::string> differences(rivulet::detail::setting_hashes const& other) 
   }
   return result;
 }
+
+/// A codec with an option.
+struct coarse : rivulet::codec::e3m0<64> {
+  std::uint64_t candidates = 1;
+  [[nodiscard]] std::uint64_t fingerprint() const { return candidates; }
+};
 
 struct other_reduction {
   static constexpr std::string_view name = "other";
@@ -160,6 +166,10 @@ TEST_CASE("agreement: every setting that the outer bits depend on is told apart"
   using strings = std::set<std::string>;
   CHECK(differences(e.hashes<e3m0<32>>(e.outer)) == strings{"the codec"});
   CHECK(differences(e.hashes<rivulet::codec::bf16>(e.outer)) == strings{"the codec"});
+  coarse finer;
+  finer.candidates = 8;
+  CHECK(e.hashes<coarse>(e.outer) == e.hashes<coarse>(e.outer));
+  CHECK(e.hashes<coarse>(e.outer, finer) != e.hashes<coarse>(e.outer));
   CHECK(differences(e.hashes<e3m0<64>, other_reduction>(e.outer)) == strings{"the reduction"});
   CHECK(differences(e.hashes<e3m0<64>>(rivulet::outer::sgd{0.4f})) ==
         strings{"the outer optimizer"});

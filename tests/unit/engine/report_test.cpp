@@ -62,9 +62,13 @@ TEST_CASE("report: each written parameter is listed once") {
   rivulet::fragment_layout const x({"x", {{1, 0, 5}, {0, 4096, 4096}}}, params, 64);
   rivulet::fragment_layout const y({"y", {{0, 0, 4096}}}, params, 64);
   step_report report;
+  report.reserve(2, params.size());
   report.note_written(x);
   report.note_written(y);
   CHECK(report.written == std::vector<std::size_t>{1, 0});
+  report.restart(2);
+  report.note_written(y);
+  CHECK(report.written == std::vector<std::size_t>{0});
 }
 
 TEST_CASE("report: the error of an exchange tells what, who, where and when") {
