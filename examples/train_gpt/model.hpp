@@ -102,7 +102,14 @@ class aligned_buffer {
 class thread_team {
  public:
   explicit thread_team(int size) : size_{size}, barrier_{size} {
-    for (int rank = 1; rank < size; ++rank) helpers_.emplace_back([this, rank] { serve(rank); });
+    try {
+      for (int rank = 1; rank < size; ++rank) helpers_.emplace_back([this, rank] { serve(rank); });
+    } catch (...) {
+      // The helpers wait for those that are missing, and end without a task.
+      static_cast<void>(barrier_.arrive(size - static_cast<dim>(helpers_.size())));
+      for (std::thread& helper : helpers_) helper.join();
+      throw;
+    }
   }
   ~thread_team() {
     task_ = nullptr;

@@ -3,6 +3,7 @@
 /// \file
 /// The command line: its flags, their defaults and the rules between them.
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
@@ -210,6 +211,31 @@ inline void require(bool rule_holds, std::string const& message) {
   }
 }
 
+/// Limits to what sizes come to together: BLAS counts in int, and sizes of buffers must fit in 64
+/// bits. In double, which does not overflow.
+inline void check_sizes(options const& chosen) {
+  auto const layers = static_cast<double>(chosen.layers);
+  auto const heads = static_cast<double>(chosen.heads);
+  auto const width = static_cast<double>(chosen.width);
+  auto const context = static_cast<double>(chosen.context);
+  auto const number = [](std::size_t value) { return std::to_string(value); };
+  constexpr int most = std::numeric_limits<int>::max();
+  // As parameter_count of the model.
+  double const parameters =
+      257 * width + layers * (12 * width * width + 2 * width + 2 * width / heads);
+  require(parameters <= most, "--width " + number(chosen.width) + " with --layers " +
+                                  number(chosen.layers) + ": the model must have at most " +
+                                  std::to_string(most) + " parameters");
+  require(static_cast<double>(chosen.batch) * context <= most,
+          "--context " + number(chosen.context) + " with --batch " + number(chosen.batch) +
+              ": a step must have at most " + std::to_string(most) + " bytes");
+  auto const sequences = std::max(chosen.sequences_per_worker(), eval_batch_sequences);
+  require(static_cast<double>(sequences) * layers * heads * context * context <= 0x1p40,
+          "--context " + number(chosen.context) + " with " + number(sequences) +
+              " sequences: --layers * --heads * context^2 * sequences, the weights of attention, "
+              "must be at most 2^40");
+}
+
 /// Rules that tie the values of several flags to each other.
 inline void check_values(options const& chosen) {
   auto const number = [](std::size_t value) { return std::to_string(value); };
@@ -227,6 +253,7 @@ inline void check_values(options const& chosen) {
   require(chosen.layers_per_fragment <= chosen.layers,
           "--layers-per-fragment " + number(chosen.layers_per_fragment) +
               ": must be at most --layers " + number(chosen.layers));
+  check_sizes(chosen);
 
   for (auto const kind : chosen.methods) {
     if (kind != method::diloco && kind != method::streaming) {
@@ -275,8 +302,9 @@ inline void check_flags(CLI::App const& app, std::string const& chosen_method) {
 
 }  // namespace detail
 
-/// Reads the command line; of a flag given twice, the last counts. Throws help_request for --help,
-/// and usage_error for anything unknown, out of range or contradictory.
+/// Reads the command line; of a flag given twice, the last counts, but the files of every --data
+/// are read. Throws help_request for --help, and usage_error for anything unknown, out of range or
+/// contradictory.
 inline options parse_options(int argument_count, char const* const* arguments) {
   options chosen;
   CLI::App app{
@@ -352,8 +380,8 @@ inline options parse_options(int argument_count, char const* const* arguments) {
   std::vector<std::string> files;
   app.add_option(
          "--data", files,
-         "text, plain or gzip (.gz, .dz); several files are read as one text; the last tenth is "
-         "held out")
+         "text, plain or gzip (.gz, .dz); several files, also of several --data, are read as one "
+         "text; the last tenth is held out")
       ->type_name("FILE")
       ->default_str(chosen.data.front().string())
       ->group("Data and results");
@@ -393,6 +421,8 @@ inline options parse_options(int argument_count, char const* const* arguments) {
   if (app.count("--warmup") == 0) {
     chosen.warmup = std::min(chosen.warmup, chosen.steps / 10);
   }
+  detail::require(std::ranges::find(files, "") == files.end(), "--data: a file has an empty name");
+  detail::require(!chosen.out.empty(), "--out: the folder has an empty name");
   if (!files.empty()) {
     chosen.data.assign(files.begin(), files.end());
   }

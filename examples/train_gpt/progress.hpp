@@ -55,7 +55,7 @@ inline std::string progress_line(progress_state const& state, std::size_t width)
 }
 
 /// Shows how training goes on: on a terminal one line that updates ten times a second, elsewhere
-/// about twenty plain lines in a run.
+/// about twenty plain lines in a run. What cannot be written is lost; training goes on.
 class progress {
  public:
   /// Writes to `stream`, which must outlive this; a terminal is recognized unless TERM is "dumb".
@@ -74,8 +74,7 @@ class progress {
       bool const first = state.step == 1;
       if (first || last || state.elapsed_seconds >= shown_at_ + 0.1) {
         // One column less than there are, or some terminals wrap.
-        fmt::print(stream_, "\r{}\x1b[K", progress_line(state, columns() - 1));
-        std::fflush(stream_);
+        write(fmt::format("\r{}\x1b[K", progress_line(state, columns() - 1)));
         shown_at_ = state.elapsed_seconds;
         line_open_ = true;
       }
@@ -83,20 +82,23 @@ class progress {
         end_line();
       }
     } else if (last || state.step % std::max(std::size_t{1}, state.steps / 20) == 0) {
-      fmt::print(stream_, "{}\n", progress_line(state, std::string::npos));
-      std::fflush(stream_);
+      write(progress_line(state, std::string::npos) + '\n');
     }
   }
 
   /// Ends a line that is being updated, so that other output does not run into it.
   void end_line() noexcept {
     if (std::exchange(line_open_, false)) {
-      std::fputc('\n', stream_);
-      std::fflush(stream_);
+      write("\n");
     }
   }
 
  private:
+  void write(std::string const& text) noexcept {
+    std::fputs(text.c_str(), stream_);
+    std::fflush(stream_);
+  }
+
   static bool is_terminal(std::FILE* stream) {
     char const* const type = std::getenv("TERM");
     bool const dumb = type == nullptr || std::string_view{type} == "dumb";

@@ -4,6 +4,7 @@
 /// What a run leaves behind: metrics.jsonl, summary.json and the table at the end.
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <cstddef>
@@ -171,18 +172,28 @@ struct stream_closer {
   void operator()(std::FILE* stream) const noexcept { std::fclose(stream); }
 };
 
+/// Opens `file` as std::fopen does. Throws report_error.
+inline std::unique_ptr<std::FILE, stream_closer> open_file(std::filesystem::path const& file,
+                                                           char const* mode) {
+  std::unique_ptr<std::FILE, stream_closer> stream{std::fopen(file.c_str(), mode)};
+  if (!stream) {
+    throw report_error{fmt::format("{}: cannot be opened for writing ({})", file.string(),
+                                   std::generic_category().message(errno))};
+  }
+  return stream;
+}
+
+/// Where write_whole writes what becomes `file`.
+inline std::filesystem::path part_of(std::filesystem::path file) { return file += ".part"; }
+
 /// Writes `content` beside `file` and renames it, so that `file` is never seen half written. Throws
 /// report_error.
 inline void write_whole(std::filesystem::path const& file, std::string_view content) {
-  auto aside = file;
-  aside += ".part";
+  auto const aside = part_of(file);
   auto const fail = [&file](std::string_view what) {
     throw report_error{fmt::format("{}: {}", file.string(), what)};
   };
-  std::unique_ptr<std::FILE, stream_closer> stream{std::fopen(aside.c_str(), "wb")};
-  if (!stream) {
-    fail("cannot be opened for writing");
-  }
+  auto stream = open_file(aside, "wb");
   bool const written =
       std::fwrite(content.data(), 1, content.size(), stream.get()) == content.size();
   std::error_code error;
@@ -202,19 +213,32 @@ inline void write_whole(std::filesystem::path const& file, std::string_view cont
 /// followed and an interruption leaves whole lines; DIR/summary.json is replaced at once.
 class result_files {
  public:
-  /// Creates `folder`; results of an earlier run in it are replaced. Throws report_error.
+  /// Creates `folder` and tries whether the files can be written there; results of an earlier run
+  /// in it stay as they are. Throws report_error.
   explicit result_files(std::filesystem::path folder) : folder_(std::move(folder)) {
     std::error_code error;
     std::filesystem::create_directories(folder_, error);
     if (error) {
       throw report_error{fmt::format("--out {}: {}", folder_.string(), error.message())};
     }
-    // An old summary beside new metrics would belong to another run.
-    std::filesystem::remove(summary_file(), error);
-    metrics_.reset(std::fopen(metrics_file().c_str(), "wb"));
-    if (!metrics_) {
-      throw report_error{fmt::format("{}: cannot be opened for writing", metrics_file().string())};
+    if (std::filesystem::is_directory(summary_file(), error)) {
+      throw report_error{fmt::format("{}: is a directory", summary_file().string())};
     }
+    auto const part = part_of(summary_file());
+    open_file(part, "wb");
+    std::filesystem::remove(part, error);
+    metrics_ = open_file(metrics_file(), "ab");
+  }
+
+  /// Removes the results of an earlier run. Throws report_error.
+  void clear() {
+    // An old summary beside new metrics would belong to another run.
+    std::error_code error;
+    std::filesystem::remove(summary_file(), error);
+    if (error) {
+      throw report_error{fmt::format("{}: {}", summary_file().string(), error.message())};
+    }
+    metrics_ = open_file(metrics_file(), "wb");
   }
 
   std::filesystem::path metrics_file() const { return folder_ / "metrics.jsonl"; }
@@ -346,6 +370,24 @@ inline std::string ratio_text(double ratio) {
   return fmt::format("{:.{}f}x", ratio, decimals);
 }
 
+/// A loss in at most eight columns: 1.2345, 5.67e+07.
+inline std::string loss_text(double loss) {
+  // A NaN may have a sign, which says nothing.
+  return std::abs(loss) < 999.99995 ? fmt::format("{:.4f}", loss)
+                                    : fmt::format("{:.3g}", std::abs(loss));
+}
+
+/// A difference of `fraction` in at most eight columns: +1.00 %, +250 %, +2e+09 %.
+inline std::string difference_text(double fraction) {
+  double const percent = 100.0 * fraction;
+  if (std::isnan(percent)) {
+    return "nan";
+  }
+  return percent < 99.995    ? fmt::format("{:+.2f} %", percent)
+         : percent < 99999.5 ? fmt::format("{:+.0f} %", percent)
+                             : fmt::format("{:+.0e} %", percent);
+}
+
 /// The table at the end: a row per method.
 inline std::string result_table(std::span<run_result const> runs, double byte_frequency_loss) {
   run_result const* data_parallel = nullptr;
@@ -365,11 +407,10 @@ inline std::string result_table(std::span<run_result const> runs, double byte_fr
   for (auto const& run : runs) {
     auto const bf16 = less_than_data_parallel(run, 2);
     auto const fp32 = less_than_data_parallel(run, 4);
-    auto const against =
-        data_parallel == nullptr || data_parallel == &run
-            ? std::string{"-"}
-            : fmt::format("{:+.2f} %", 100.0 * (run.eval_loss / data_parallel->eval_loss - 1.0));
-    row(name_of(method_names, run.method), fmt::format("{:.4f}", run.eval_loss), against,
+    auto const against = data_parallel == nullptr || data_parallel == &run
+                             ? std::string{"-"}
+                             : difference_text(run.eval_loss / data_parallel->eval_loss - 1.0);
+    row(name_of(method_names, run.method), loss_text(run.eval_loss), against,
         bytes_text(run.bytes_sent_per_worker), ratio_text(bf16.total), ratio_text(fp32.total),
         bytes_text(run.peak_bytes_per_step), ratio_text(bf16.peak), ratio_text(fp32.peak),
         fmt::format("{:.1f} %", 100.0 * run.compute_utilization),

@@ -18,6 +18,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <variant>
@@ -256,10 +257,13 @@ worker_outcome train(shared_state& shared, std::size_t rank, model& net, Synchro
     sync.before_optimizer(done);
     double const norm = clip_by_global_norm(net.gradients(), 1.0);
     if (!std::isfinite(done.loss) || !std::isfinite(norm)) {
+      bool const outer = shared.method == method::diloco || shared.method == method::streaming;
+      // Neither is negative, but a NaN may have a sign, which says nothing.
       throw std::runtime_error{fmt::format(
           "worker {}, step {}: training has diverged (loss {}, norm of the gradient {}); a smaller "
-          "--learning-rate may help",
-          rank, step, done.loss, norm)};
+          "--learning-rate{} may help",
+          rank, step, std::abs(done.loss), std::abs(norm),
+          outer ? " or --outer-learning-rate" : "")};
     }
     done.learning_rate = rate_at(step - 1);
     optimizer.step(done.learning_rate);
@@ -342,7 +346,8 @@ double evaluate(options const& chosen, corpus const& text, std::span<float const
 }
 
 /// Trains all workers by method `kind`, each in a thread of its own, and evaluates the result. If a
-/// worker fails, the others are stopped, and what it threw is thrown here.
+/// worker fails or its thread cannot be started, the others are stopped, and the first error is
+/// thrown here.
 run_result run_method(method kind, options const& chosen, corpus const& text, result_files& files,
                       progress& shown) {
   run_log log{kind, chosen, files, shown};
@@ -355,23 +360,30 @@ run_result run_method(method kind, options const& chosen, corpus const& text, re
   std::vector<worker_outcome> outcomes(chosen.workers);
   std::exception_ptr first_error;
   std::mutex error_mutex;
-  std::vector<std::thread> threads;
-  for (std::size_t rank = 0; rank < chosen.workers; ++rank) {
-    threads.emplace_back([&, rank] {
-      try {
-        outcomes[rank] = run_worker(shared, rank);
-      } catch (...) {
-        // The first one is the cause; the others fail because the group is aborted.
-        {
-          std::scoped_lock const lock{error_mutex};
-          if (!first_error) {
-            first_error = std::current_exception();
-          }
-        }
-        shared.failed = true;
-        shared.group.communicator(static_cast<int>(rank)).abort();
+  auto const stop_for_current_exception = [&] {
+    // The first one is the cause; the others fail because the group is aborted.
+    {
+      std::scoped_lock const lock{error_mutex};
+      if (!first_error) {
+        first_error = std::current_exception();
       }
-    });
+    }
+    shared.failed = true;
+    shared.group.communicator(0).abort();
+  };
+  std::vector<std::thread> threads;
+  try {
+    for (std::size_t rank = 0; rank < chosen.workers; ++rank) {
+      threads.emplace_back([&, rank] {
+        try {
+          outcomes[rank] = run_worker(shared, rank);
+        } catch (...) {
+          stop_for_current_exception();
+        }
+      });
+    }
+  } catch (...) {
+    stop_for_current_exception();
   }
   for (auto& thread : threads) {
     thread.join();
@@ -409,17 +421,20 @@ run_result run_method(method kind, options const& chosen, corpus const& text, re
 /// Runs the methods one after the other. summary.json is written after each, so that an interrupted
 /// comparison keeps what is finished.
 void run(options const& chosen) {
+  result_files files{chosen.out};
   auto const text = corpus::read(chosen.data, chosen.workers, chosen.context);
   auto const reference_loss = byte_frequency_loss(text.training(), text.held_out());
-  fmt::print(
-      "text: {} for training, {} held out; model: {} parameters; {} steps of {} bytes\n"
-      "workers: {}, threads of each: {}\n",
-      bytes_text(text.training().size()), bytes_text(text.held_out().size()),
-      parameter_count(config_of(chosen)), chosen.steps, chosen.tokens_per_step(), chosen.workers,
-      chosen.threads_per_worker());
+  std::fputs(
+      fmt::format("text: {} for training, {} held out; model: {} parameters; {} steps of {} bytes\n"
+                  "workers: {}, threads of each: {}\n",
+                  bytes_text(text.training().size()), bytes_text(text.held_out().size()),
+                  parameter_count(config_of(chosen)), chosen.steps, chosen.tokens_per_step(),
+                  chosen.workers, chosen.threads_per_worker())
+          .c_str(),
+      stdout);
   std::fflush(stdout);
 
-  result_files files{chosen.out};
+  files.clear();
   std::vector<run_result> runs;
   for (auto const kind : chosen.methods) {
     progress shown{stderr};
@@ -430,8 +445,22 @@ void run(options const& chosen) {
                                            name_of(method_names, kind))};
     }
   }
-  fmt::print("\n{}results are in {} and {}\n", result_table(runs, reference_loss),
-             files.summary_file().string(), files.metrics_file().string());
+  std::fputs(fmt::format("\n{}results are in {} and {}\n", result_table(runs, reference_loss),
+                         files.summary_file().string(), files.metrics_file().string())
+                 .c_str(),
+             stdout);
+}
+
+/// The status of a failed program. If standard error cannot be written, it says it alone.
+int failed(char const* reason, int status) {
+  std::fprintf(stderr, "train_gpt: %s\n", reason);
+  return status;
+}
+
+/// The status of a program that did what it was asked for, if its output could be written.
+int finished() {
+  bool const written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+  return written ? 0 : failed("standard output: cannot be written", 1);
 }
 
 }  // namespace
@@ -440,17 +469,20 @@ void run(options const& chosen) {
 int main(int argument_count, char** arguments) {
   try {
     train_gpt::run(train_gpt::parse_options(argument_count, arguments));
-    return 0;
+    return train_gpt::finished();
   } catch (train_gpt::help_request const& help) {
-    fmt::print("{}", help.what());
-    return 0;
+    std::fputs(help.what(), stdout);
+    return train_gpt::finished();
   } catch (train_gpt::usage_error const& error) {
-    fmt::print(stderr, "train_gpt: {}\n", error.what());
-    return 2;
+    return train_gpt::failed(error.what(), 2);
   } catch (std::bad_alloc const&) {
-    fmt::print(stderr, "train_gpt: not enough memory\n");
+    return train_gpt::failed("not enough memory", 1);
+  } catch (std::system_error const& error) {
+    // Files are tried with error codes: what throws this is the start of a thread.
+    auto const reason = fmt::format(
+        "a thread cannot be started ({}); fewer --workers or --threads may help", error.what());
+    return train_gpt::failed(reason.c_str(), 1);
   } catch (std::exception const& error) {
-    fmt::print(stderr, "train_gpt: {}\n", error.what());
+    return train_gpt::failed(error.what(), 1);
   }
-  return 1;
 }

@@ -452,6 +452,24 @@ TEST_CASE("options: of a flag given twice the last counts") {
   CHECK(chosen.out == "b");
 }
 
+TEST_CASE("options: the files of every --data are read, and none has an empty name") {
+  CHECK(parse({"--data", "a", "b", "--data", "c"}).data ==
+        std::vector<std::filesystem::path>{"a", "b", "c"});
+  CHECK(usage_error({"--data", "a", ""}) == "--data: a file has an empty name");
+  CHECK(usage_error({"--out", ""}) == "--out: the folder has an empty name");
+}
+
+TEST_CASE("options: a model beyond int and buffers beyond 64 bits are refused") {
+  CHECK(usage_error({"--width", "1048576", "--layers", "1048576"}) ==
+        "--width 1048576 with --layers 1048576: the model must have at most 2147483647 parameters");
+  CHECK(contains(usage_error({"--width", "1048576"}), "2147483647 parameters"));
+  CHECK(contains(usage_error({"--context", "1048576", "--batch", "2048"}), "2147483647 bytes"));
+  // 12 sequences of the evaluation, 4 layers, 4 heads.
+  CHECK(contains(usage_error({"--context", "1048576", "--batch", "2"}), "at most 2^40"));
+  CHECK_NOTHROW(parse({"--context", "65536", "--batch", "2"}));
+  CHECK_NOTHROW(parse({"--width", "2048", "--layers", "40"}));
+}
+
 TEST_CASE("options: --codec is that of streaming, or of a diloco that runs alone") {
   CHECK(parse({"--codec", "bf16"}).diloco_codec == train_gpt::wire_codec::float32);
   CHECK(parse({"--codec", "bf16"}).codec == train_gpt::wire_codec::bf16);
@@ -570,6 +588,22 @@ TEST_CASE("progress: the line fits the width") {
   CHECK(train_gpt::duration_text(std::numeric_limits<double>::infinity()) == "100000:00:00");
 }
 
+TEST_CASE("progress: a stream that cannot be written is no error") {
+  std::FILE* const stream = std::fopen("/dev/full", "wb");
+  REQUIRE(stream != nullptr);
+  {
+    train_gpt::progress shown{stream};
+    CHECK_NOTHROW(shown.show({.method = "none",
+                              .step = 1,
+                              .steps = 1,
+                              .loss = 1.0,
+                              .tokens = 1.0,
+                              .elapsed_seconds = 1.0,
+                              .stalled_seconds = 0.0}));
+  }
+  std::fclose(stream);
+}
+
 TEST_CASE("progress: into a file go about twenty plain lines, the last step among them") {
   temporary_folder const folder;
   for (std::size_t const steps : {1U, 7U, 20U, 999U, 1003U}) {
@@ -662,11 +696,26 @@ TEST_CASE("report: results that cannot be written are refused with the file") {
                  "missing/summary.json"));
 }
 
-TEST_CASE("report: a new run removes the summary of an earlier one in its folder") {
+TEST_CASE("report: a folder in the place of a result is refused at once and stays") {
+  for (char const* const name : {"summary.json", "summary.json.part", "metrics.jsonl"}) {
+    CAPTURE(name);
+    temporary_folder const folder;
+    std::filesystem::create_directory(folder / name);
+    auto const message =
+        message_of<train_gpt::report_error>([&] { train_gpt::result_files{folder / "."}; });
+    CHECK(contains(message, name));
+    CHECK(std::filesystem::is_directory(folder / name));
+  }
+}
+
+TEST_CASE("report: a new run removes the results of an earlier one when it begins, not before") {
   temporary_folder const folder;
   train_gpt::write_whole(folder / "summary.json", "old");
   train_gpt::write_whole(folder / "metrics.jsonl", "old");
   train_gpt::result_files files{folder / "."};
+  CHECK(std::filesystem::file_size(folder / "summary.json") == 3);
+  CHECK(std::filesystem::file_size(folder / "metrics.jsonl") == 3);
+  files.clear();
   CHECK(!std::filesystem::exists(folder / "summary.json"));
   CHECK(std::filesystem::file_size(folder / "metrics.jsonl") == 0);
   files.add_metrics({{"step", 1}});
@@ -738,6 +787,20 @@ TEST_CASE("report: the table has a row per method and the reference line") {
     CHECK(end - begin <= 100);
     begin = end + 1;
   }
+}
+
+TEST_CASE("report: losses and their differences fit eight columns") {
+  CHECK(train_gpt::loss_text(1.75) == "1.7500");
+  CHECK(train_gpt::loss_text(999.99994) == "999.9999");
+  CHECK(train_gpt::loss_text(999.99996) == "1e+03");
+  CHECK(train_gpt::loss_text(56659968.0) == "5.67e+07");
+  CHECK(train_gpt::loss_text(-std::numeric_limits<double>::quiet_NaN()) == "nan");
+  CHECK(train_gpt::difference_text(-0.0123) == "-1.23 %");
+  CHECK(train_gpt::difference_text(0.99994) == "+99.99 %");
+  CHECK(train_gpt::difference_text(2.5) == "+250 %");
+  CHECK(train_gpt::difference_text(999.99) == "+99999 %");
+  CHECK(train_gpt::difference_text(2e7) == "+2e+09 %");
+  CHECK(train_gpt::difference_text(-std::numeric_limits<double>::quiet_NaN()) == "nan");
 }
 
 TEST_CASE("report: bytes and ratios are written with few digits") {

@@ -25,16 +25,20 @@ struct outcome {
   std::string text;  // standard output and error
 };
 
-outcome run(std::string const& flags) {
-  std::string const command = std::string(RIVULET_TRAIN_GPT) + " " + flags + " 2>&1 </dev/null";
+/// Runs the program between `before` and `after`, words of the shell.
+outcome run_in_shell(std::string const& before, std::string const& after) {
+  std::string const command = before + RIVULET_TRAIN_GPT + " " + after + " </dev/null";
   FILE* const pipe = popen(command.c_str(), "r");
   REQUIRE(pipe != nullptr);
   outcome result{0, {}};
   char part[256];
   while (std::fgets(part, sizeof part, pipe) != nullptr) result.text += part;
-  result.status = WEXITSTATUS(pclose(pipe));
+  int const status = pclose(pipe);
+  result.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   return result;
 }
+
+outcome run(std::string const& flags) { return run_in_shell("", flags + " 2>&1"); }
 
 /// A folder of this process, with a text of words in it.
 class workspace {
@@ -146,6 +150,62 @@ TEST_CASE("wrong flags and files end with one line and a status") {
     CHECK(result.status == c.status);
     CHECK(result.text.starts_with("train_gpt: "));
     CHECK(result.text.find(c.text) != std::string::npos);
+    CHECK(result.text.find('\n') == result.text.size() - 1);
+  }
+}
+
+TEST_CASE("output that cannot be written is an error, but progress that cannot is not") {
+  workspace const space;
+  std::string const flags =
+      "--method none --layers 1 --heads 1 --width 8 --context 8 --steps 2 "
+      "--batch 2 --eval-batches 1 --data " +
+      space.file("text") + " --out " + space.file("out");
+  std::string const full = "train_gpt: standard output: cannot be written\n";
+  CHECK(run_in_shell("", "--no-such-flag 2>/dev/full").status == 2);
+  CHECK(run_in_shell("", flags + " 2>/dev/full").status == 0);
+  outcome const help = run_in_shell("", "--help 2>&1 >/dev/full");
+  CHECK(help.status == 1);
+  CHECK(help.text == full);
+  outcome const trained = run_in_shell("", flags + " 2>&1 >/dev/full");
+  CHECK(trained.status == 1);
+  CHECK(trained.text.ends_with(full));
+  CHECK(std::filesystem::exists(space.file("out") + "/summary.json"));
+}
+
+TEST_CASE("a training that diverges names the learning rates of its method") {
+  workspace const space;
+  for (std::string const method : {"data_parallel", "streaming"}) {
+    outcome const result = run("--method " + method +
+                               " --layers 1 --heads 1 --width 8 --context 8 --steps 60 "
+                               "--batch 2 --warmup 0 --learning-rate 1000 --data " +
+                               space.file("text") + " --out " + space.file("out"));
+    CAPTURE(result.text);
+    CHECK(result.status == 1);
+    CHECK(result.text.find("diverged") != std::string::npos);
+    CHECK(result.text.find("-nan") == std::string::npos);
+    CHECK((result.text.find("--outer-learning-rate") != std::string::npos) ==
+          (method == "streaming"));
+  }
+}
+
+TEST_CASE("threads that cannot be started end the program with one line") {
+  std::string const limits = "ulimit -s 8192; ulimit -v 1200000; OPENBLAS_NUM_THREADS=1 ";
+  if (run_in_shell(limits, "--help 2>&1").status != 0) {
+    MESSAGE("skipped: sanitizers reserve more address space than the limit");
+    return;
+  }
+  workspace const space;
+  for (std::string const threads :
+       {"--workers 256 --batch 256 --threads 1", "--workers 1 --batch 1024 --threads 1024"}) {
+    CAPTURE(threads);
+    outcome const result = run_in_shell(
+        limits, threads +
+                    " --method data_parallel --layers 1 --heads 1 --width 8 --context 8 "
+                    "--steps 2 --eval-batches 1 --data " +
+                    space.file("text") + " --out " + space.file("out") + " 2>&1 >/dev/null");
+    CAPTURE(result.text);
+    CHECK(result.status == 1);
+    CHECK(result.text.starts_with("train_gpt: "));
     CHECK(result.text.find('\n') == result.text.size() - 1);
   }
 }
