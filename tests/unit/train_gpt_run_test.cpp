@@ -188,28 +188,6 @@ TEST_CASE("a training that diverges names the learning rates of its method") {
   }
 }
 
-TEST_CASE("threads that cannot be started end the program with one line") {
-  std::string const limits = "ulimit -s 8192; ulimit -v 1200000; OPENBLAS_NUM_THREADS=1 ";
-  if (run_in_shell(limits, "--help 2>&1").status != 0) {
-    MESSAGE("skipped: sanitizers reserve more address space than the limit");
-    return;
-  }
-  workspace const space;
-  for (std::string const threads :
-       {"--workers 256 --batch 256 --threads 1", "--workers 1 --batch 1024 --threads 1024"}) {
-    CAPTURE(threads);
-    outcome const result = run_in_shell(
-        limits, threads +
-                    " --method data_parallel --layers 1 --heads 1 --width 8 --context 8 "
-                    "--steps 2 --eval-batches 1 --data " +
-                    space.file("text") + " --out " + space.file("out") + " 2>&1 >/dev/null");
-    CAPTURE(result.text);
-    CHECK(result.status == 1);
-    CHECK(result.text.starts_with("train_gpt: "));
-    CHECK(result.text.find('\n') == result.text.size() - 1);
-  }
-}
-
 TEST_CASE("streaming learns real text") {
   std::string const text = std::string(RIVULET_SHARED) + "/data/tinyshakespeare.txt";
   if (!std::filesystem::exists(text)) {
