@@ -25,9 +25,9 @@ struct outcome {
   std::string text;  // standard output and error
 };
 
-/// Runs the program between `before` and `after`, words of the shell.
-outcome run_in_shell(std::string const& before, std::string const& after) {
-  std::string const command = before + RIVULET_TRAIN_GPT + " " + after + " </dev/null";
+/// Runs the program with flags and redirections, words of the shell.
+outcome run_in_shell(std::string const& words) {
+  std::string const command = std::string(RIVULET_TRAIN_GPT) + " " + words + " </dev/null";
   FILE* const pipe = popen(command.c_str(), "r");
   REQUIRE(pipe != nullptr);
   outcome result{0, {}};
@@ -38,7 +38,7 @@ outcome run_in_shell(std::string const& before, std::string const& after) {
   return result;
 }
 
-outcome run(std::string const& flags) { return run_in_shell("", flags + " 2>&1"); }
+outcome run(std::string const& flags) { return run_in_shell(flags + " 2>&1"); }
 
 /// A folder of this process, with a text of words in it.
 class workspace {
@@ -161,12 +161,12 @@ TEST_CASE("output that cannot be written is an error, but progress that cannot i
       "--batch 2 --eval-batches 1 --data " +
       space.file("text") + " --out " + space.file("out");
   std::string const full = "train_gpt: standard output: cannot be written\n";
-  CHECK(run_in_shell("", "--no-such-flag 2>/dev/full").status == 2);
-  CHECK(run_in_shell("", flags + " 2>/dev/full").status == 0);
-  outcome const help = run_in_shell("", "--help 2>&1 >/dev/full");
+  CHECK(run_in_shell("--no-such-flag 2>/dev/full").status == 2);
+  CHECK(run_in_shell(flags + " 2>/dev/full").status == 0);
+  outcome const help = run_in_shell("--help 2>&1 >/dev/full");
   CHECK(help.status == 1);
   CHECK(help.text == full);
-  outcome const trained = run_in_shell("", flags + " 2>&1 >/dev/full");
+  outcome const trained = run_in_shell(flags + " 2>&1 >/dev/full");
   CHECK(trained.status == 1);
   CHECK(trained.text.ends_with(full));
   CHECK(std::filesystem::exists(space.file("out") + "/summary.json"));
