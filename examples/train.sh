@@ -3,7 +3,7 @@
 #
 #     examples/train.sh [quick|default|long] [flag of train_gpt]...
 #
-# quick takes seconds, default at most five minutes on 2 cores, long an hour. Flags come after it
+# On 2 cores quick takes a minute, default less than five, long about an hour. Flags come after it
 # and win; examples/train.sh --help lists them.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
