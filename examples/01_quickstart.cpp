@@ -28,7 +28,7 @@ float train(rivulet::comm::local comm) {
                                  comm,
                                  {.sync_every = 20, .overlap_steps = 2, .mixing = 0.0f},
                                  rivulet::partition::strided{.layers_per_fragment = 1},
-                                 rivulet::codec::e3m0{},
+                                 rivulet::codec::lloyd_max4{},
                                  rivulet::outer::nesterov{.learning_rate = 0.4f, .momentum = 0.9f}};
   rivulet::observe::byte_ledger ledger;
 

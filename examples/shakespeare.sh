@@ -40,9 +40,9 @@ row() {
 }
 
 run data_parallel --method data_parallel
-run streaming.2 --method streaming
-run streaming.4 --method streaming --workers 4
-run streaming.h100 --method streaming --sync-every 100
+run streaming.2 --method streaming --codec e3m0
+run streaming.4 --method streaming --codec e3m0 --workers 4
+run streaming.h100 --method streaming --codec e3m0 --sync-every 100
 
 echo
 echo "| method                             | held-out loss  | mean    | less than bf16 | largest step, bytes |"

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Builds and runs all tests: with g++, clang++, the sanitizers and nvcc, as far as they are there.
+# Builds and runs all tests: with g++, clang++, the sanitizers, libFuzzer and nvcc, as far as they
+# are there. Each fuzzer runs for RIVULET_FUZZ_SECONDS, by default 10, or 60 where CI is set.
 # Closes with the number of tests over all of them. What a step printed is kept in build/logs.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source examples/packages.sh
-ensure_packages "${example_packages[*]} doctest-dev libbenchmark-dev" "clang clang-format libomp-dev"
+ensure_packages "${example_packages[*]} doctest-dev libbenchmark-dev" "clang clang-format libclang-rt-dev libomp-dev"
 
 logs=build/logs
 mkdir -p "$logs"
@@ -47,6 +48,14 @@ can_link() {
   "${CXX:-c++}" "$1" "$logs/probe.cpp" -o "$logs/probe" &>/dev/null && "$logs/probe" &>/dev/null
 }
 
+# can_fuzz: whether clang++ has libFuzzer.
+can_fuzz() {
+  echo 'extern "C" int LLVMFuzzerTestOneInput(unsigned char const*, unsigned long) { return 0; }' \
+    >"$logs/probe.cpp"
+  clang++ -fsanitize=fuzzer,address "$logs/probe.cpp" -o "$logs/probe" &>/dev/null &&
+    "$logs/probe" -runs=1 &>/dev/null
+}
+
 workflow release "g++: library, examples, benchmarks and all tests"
 
 if command -v clang++ >/dev/null; then
@@ -65,6 +74,15 @@ if can_link -fsanitize=thread; then
   workflow tsan "thread sanitizer: multi_rank tests"
 else
   skip tsan "the compiler's thread sanitizer does not run here"
+fi
+
+if can_fuzz; then
+  default_seconds=10
+  [[ -z ${CI:-} ]] || default_seconds=60
+  export RIVULET_FUZZ_SECONDS=${RIVULET_FUZZ_SECONDS:-$default_seconds}
+  workflow fuzz "clang++: fuzzers of codecs, messages and saved states, $RIVULET_FUZZ_SECONDS s each"
+else
+  skip fuzz "no clang++ with libFuzzer"
 fi
 
 if command -v nvcc >/dev/null; then

@@ -40,7 +40,24 @@ class help_request : public std::runtime_error {
 /// costs without any synchronization.
 enum class method : std::uint8_t { data_parallel, diloco, streaming, none };
 enum class fragment_pattern : std::uint8_t { strided, sequential, whole_model, balanced };
-enum class wire_codec : std::uint8_t { float32, bf16, e3m0 };
+enum class wire_codec : std::uint8_t {
+  float32,
+  bf16,
+  fp16,
+  fp8,
+  int8,
+  e3m0,
+  lloyd_max4,
+  nf4,
+  int4,
+  mxfp4,
+  mxfp8,
+  nvfp4,
+  int2,
+  sign,
+  chunked_top_k,
+  top_k
+};
 enum class first_sync_rule : std::uint8_t { at_offset, after_full_round };
 
 template <class Value>
@@ -61,10 +78,23 @@ inline constexpr std::array<named_value<fragment_pattern>, 4> pattern_names{{
     {"whole_model", fragment_pattern::whole_model},
     {"balanced", fragment_pattern::balanced},
 }};
-inline constexpr std::array<named_value<wire_codec>, 3> codec_names{{
+inline constexpr std::array<named_value<wire_codec>, 16> codec_names{{
     {"float32", wire_codec::float32},
     {"bf16", wire_codec::bf16},
+    {"fp16", wire_codec::fp16},
+    {"fp8", wire_codec::fp8},
+    {"int8", wire_codec::int8},
     {"e3m0", wire_codec::e3m0},
+    {"lloyd_max4", wire_codec::lloyd_max4},
+    {"nf4", wire_codec::nf4},
+    {"int4", wire_codec::int4},
+    {"mxfp4", wire_codec::mxfp4},
+    {"mxfp8", wire_codec::mxfp8},
+    {"nvfp4", wire_codec::nvfp4},
+    {"int2", wire_codec::int2},
+    {"sign", wire_codec::sign},
+    {"chunked_top_k", wire_codec::chunked_top_k},
+    {"top_k", wire_codec::top_k},
 }};
 inline constexpr std::array<named_value<first_sync_rule>, 2> first_sync_names{{
     {"at_offset", first_sync_rule::at_offset},
@@ -105,8 +135,9 @@ struct options {
   float mixing = 0.0F;
   fragment_pattern pattern = fragment_pattern::strided;
   std::size_t layers_per_fragment = 1;
-  wire_codec codec = wire_codec::e3m0;            // of streaming
+  wire_codec codec = wire_codec::lloyd_max4;      // of streaming
   wire_codec diloco_codec = wire_codec::float32;  // of diloco
+  bool error_feedback = false;
   float outer_learning_rate = 0.7F;
   float outer_momentum = 0.9F;
   first_sync_rule first_sync = first_sync_rule::after_full_round;
@@ -115,6 +146,7 @@ struct options {
   std::vector<std::filesystem::path> data{"/usr/share/dictd/gcide.dict.dz"};
   std::size_t eval_batches = 200;
   std::filesystem::path out{"out/train_gpt"};
+  std::filesystem::path record;  // of outer gradients; none if empty
 
   std::size_t sequences_per_worker() const noexcept { return batch / workers; }
   std::size_t threads_per_worker() const noexcept {
@@ -287,7 +319,8 @@ inline void check_flags(CLI::App const& app, std::string const& chosen_method) {
   };
   if (chosen_method == "data_parallel" || chosen_method == "none") {
     refuse({"--sync-every", "--overlap", "--mixing", "--pattern", "--layers-per-fragment",
-            "--codec", "--outer-learning-rate", "--outer-momentum", "--first-sync"},
+            "--codec", "--error-feedback", "--record", "--outer-learning-rate", "--outer-momentum",
+            "--first-sync"},
            chosen_method == "none" ? "nothing is synchronized"
                                    : "gradients are averaged in every step, as FP32");
   }
@@ -295,8 +328,9 @@ inline void check_flags(CLI::App const& app, std::string const& chosen_method) {
     refuse({"--check-syncs"}, "nothing is synchronized");
   }
   if (chosen_method == "diloco") {
-    refuse({"--overlap", "--mixing", "--pattern", "--layers-per-fragment", "--first-sync"},
-           "the whole model is synchronized at once, without overlap");
+    refuse(
+        {"--overlap", "--mixing", "--pattern", "--layers-per-fragment", "--first-sync", "--record"},
+        "the whole model is synchronized at once, without overlap");
   }
 }
 
@@ -364,6 +398,10 @@ inline options parse_options(int argument_count, char const* const* arguments) {
                "transformer blocks in a fragment");
   auto* const codec =
       flags.choice("--codec", chosen.codec, codec_names, "outer gradients on the wire");
+  app.add_flag("--error-feedback", chosen.error_feedback,
+               "what the codec loses goes into the next message (for sign, int2 and the top_k "
+               "codecs: top_k sends 1 %, chunked_top_k 64 of 4096 in 2 bits)")
+      ->group("Synchronization");
   flags.number("--outer-learning-rate", chosen.outer_learning_rate, 1e-6F, 1e3F,
                "of the outer optimizer (eta)");
   flags.number("--outer-momentum", chosen.outer_momentum, 0.0F, 0.9999F,
@@ -371,6 +409,12 @@ inline options parse_options(int argument_count, char const* const* arguments) {
   flags.choice("--first-sync", chosen.first_sync, first_sync_names,
                "the first sync of a fragment with offset t is after step t, or H + t");
 
+  app.add_option("--record", chosen.record,
+                 "file for the outer gradients that worker 0 sends, as raw float32, to measure "
+                 "codecs on: codec_bench --accuracy FILE")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast)
+      ->type_name("FILE")
+      ->group("Data and results");
   app.add_flag(
          "--check-syncs", chosen.check_syncs,
          "compare the outer parameters of all workers after every sync, and stop if they differ")
@@ -429,6 +473,8 @@ inline options parse_options(int argument_count, char const* const* arguments) {
   detail::require(
       chosen.pattern != fragment_pattern::whole_model || app.count("--layers-per-fragment") == 0,
       "--layers-per-fragment: has no meaning with --pattern whole_model");
+  detail::require(chosen.record.empty() || chosen.overlap > 0,
+                  "--record: needs --overlap of at least 1");
   detail::check_flags(app, method_name);
   detail::check_values(chosen);
   return chosen;

@@ -145,6 +145,7 @@ inline nlohmann::ordered_json to_json(options const& chosen) {
   json["pattern"] = name_of(pattern_names, chosen.pattern);
   json["layers_per_fragment"] = chosen.layers_per_fragment;
   json["codec"] = name_of(codec_names, chosen.codec);
+  json["error_feedback"] = chosen.error_feedback;
   json["diloco_codec"] = name_of(codec_names, chosen.diloco_codec);
   json["outer_learning_rate"] = chosen.outer_learning_rate;
   json["outer_momentum"] = chosen.outer_momentum;

@@ -126,7 +126,19 @@ class outer_steps : public replica {
         parameters_(describe(net, content::values)),
         engine_(parameters_, comm_, config, partition, codec, outer) {}
 
-  void after_optimizer(worker_step& done) { count(engine_.after_step(), done); }
+  /// Keeps the outer gradients that are sent from now on, up to 256 MiB of them.
+  void record() { recording_ = true; }
+  std::span<float const> recorded() const { return recorded_; }
+
+  void after_optimizer(worker_step& done) {
+    auto const& report = engine_.after_step();
+    if (recording_) {
+      // With an overlap, a fragment that has just been sent is still as it was sent.
+      for (int const p : report.sent)
+        record_fragment(engine_.fragments()[static_cast<std::size_t>(p)]);
+    }
+    count(report, done);
+  }
   void finish() { ledger_.add(engine_.finish()); }
 
   std::vector<float> outer() const {
@@ -142,6 +154,21 @@ class outer_steps : public replica {
   std::uint64_t fingerprint() const { return engine_.outer_fingerprint(); }
 
  private:
+  static constexpr std::size_t most_recorded = std::size_t{1} << 26U;  // values
+
+  void record_fragment(rivulet::fragment const& sent) {
+    for (auto const& part : sent.slices) {
+      auto const local = net_->tensors()[part.parameter].values;
+      std::vector<float> outer(local.size());
+      engine_.copy_outer_to(net_->tensors()[part.parameter].name, outer);
+      for (std::size_t i = part.offset; i < part.offset + part.size; ++i) {
+        if (recorded_.size() < most_recorded) recorded_.push_back(outer[i] - local[i]);
+      }
+    }
+  }
+
+  bool recording_ = false;
+  std::vector<float> recorded_;
   rivulet::comm::local comm_;
   rivulet::parameter_set parameters_;
   rivulet::streaming_diloco<rivulet::comm::local, Codec, rivulet::outer::nesterov,
@@ -149,18 +176,48 @@ class outer_steps : public replica {
       engine_;
 };
 
-using any_codec =
-    std::variant<rivulet::codec::float32, rivulet::codec::bf16, rivulet::codec::e3m0<>>;
 using any_partition = std::variant<rivulet::partition::whole_model, rivulet::partition::sequential,
                                    rivulet::partition::strided, rivulet::partition::balanced>;
 
-any_codec codec_of(wire_codec chosen) {
+/// Of the codecs, top_k looks at a whole fragment at once, and error feedback makes the engine keep
+/// residuals: these make an engine of their own; all others share one.
+using top_k = rivulet::codec::top_k<rivulet::codec::bf16>;
+using any_codec =
+    std::variant<rivulet::codec::any, rivulet::codec::error_feedback<rivulet::codec::any>, top_k,
+                 rivulet::codec::error_feedback<top_k>>;
+
+rivulet::codec::any tile_codec_of(wire_codec chosen) {
+  namespace codec = rivulet::codec;
   switch (chosen) {
-    case wire_codec::float32: return rivulet::codec::float32{};
-    case wire_codec::bf16: return rivulet::codec::bf16{};
-    case wire_codec::e3m0: break;
+    case wire_codec::float32: return codec::float32{};
+    case wire_codec::bf16: return codec::bf16{};
+    case wire_codec::fp16: return codec::fp16{};
+    case wire_codec::fp8: return codec::fp8<>{};
+    case wire_codec::int8: return codec::int8<>{};
+    case wire_codec::lloyd_max4: return codec::lloyd_max4<>{};
+    case wire_codec::nf4: return codec::nf4<>{};
+    case wire_codec::int4: return codec::int4<>{};
+    case wire_codec::mxfp4: return codec::mxfp4{};
+    case wire_codec::mxfp8: return codec::mxfp8{};
+    case wire_codec::nvfp4: return codec::nvfp4{};
+    case wire_codec::int2: return codec::int2<>{};
+    case wire_codec::sign: return codec::sign<>{};
+    case wire_codec::chunked_top_k: return codec::chunked_top_k<codec::int2<>>{};
+    case wire_codec::e3m0:
+    case wire_codec::top_k: break;
   }
-  return rivulet::codec::e3m0<>{};
+  return codec::e3m0<>{};
+}
+
+any_codec codec_of(wire_codec chosen, bool error_feedback) {
+  if (chosen == wire_codec::top_k) {
+    top_k const codec{.fraction = 0.01};
+    if (error_feedback) return rivulet::codec::error_feedback{codec};
+    return codec;
+  }
+  rivulet::codec::any const codec = tile_codec_of(chosen);
+  if (error_feedback) return rivulet::codec::error_feedback{codec};
+  return codec;
 }
 
 any_partition partition_of(options const& chosen) {
@@ -182,7 +239,8 @@ rivulet::sync_config streaming_config(options const& chosen) {
           .mixing = chosen.mixing,
           .first_sync = chosen.first_sync == first_sync_rule::at_offset
                             ? rivulet::first_sync::at_offset
-                            : rivulet::first_sync::after_full_round};
+                            : rivulet::first_sync::after_full_round,
+          .reduction = rivulet::reduce::method::all_gather};  // as the paper: quantized once
 }
 
 rivulet::sync_config diloco_config(options const& chosen) {
@@ -314,15 +372,20 @@ worker_outcome run_worker(shared_state& shared, std::size_t rank) {
                              codec, outer};
             return train(shared, rank, net, sync);
           },
-          codec_of(chosen.diloco_codec));
+          codec_of(chosen.diloco_codec, chosen.error_feedback));
     case method::streaming: break;
   }
   return std::visit(
       [&](auto codec, auto partition) {
         outer_steps sync{net, comm, streaming_config(chosen), partition, codec, outer};
-        return train(shared, rank, net, sync);
+        if (rank > 0 || chosen.record.empty()) return train(shared, rank, net, sync);
+        sync.record();
+        auto const outcome = train(shared, rank, net, sync);
+        auto const bytes = std::as_bytes(sync.recorded());
+        write_whole(chosen.record, {reinterpret_cast<char const*>(bytes.data()), bytes.size()});
+        return outcome;
       },
-      codec_of(chosen.codec), partition_of(chosen));
+      codec_of(chosen.codec, chosen.error_feedback), partition_of(chosen));
 }
 
 // ------------------------------------------------------------------------------------------------

@@ -49,11 +49,11 @@ concept NamedCodec = requires {
 };
 
 /// Codes blocks of `block_size` values to `code_bytes` of codes and `scale_bytes` of scale each, a
-/// block at a time; whole arrays, fragments and their checksums come from block_codec.hpp and
-/// passes.hpp. `block_size` divides 4096, so that a block never straddles a cut. A tail shorter
-/// than a block is padded with zeros, which every codec must represent exactly.
+/// block at a time: all that a codec of one's own needs. Tiles, arrays, fragments and checksums
+/// come from codec/tile.hpp, codec/array.hpp and codec/passes.hpp. `block_size` divides 4096, so
+/// that a block never straddles a cut; a tail shorter than a block is padded with zeros.
 /// `accumulate_block` does acc = fma(value, scale * weight, acc) and must be total: any bytes
-/// decode to something.
+/// decode to something. Options that change codes or values are hashed by a fingerprint().
 template <class C>
 concept BlockCodec = NamedCodec<C> && requires(C const& codec, float const* values, float* sums,
                                                std::byte* out, std::byte const* in) {
@@ -64,6 +64,41 @@ concept BlockCodec = NamedCodec<C> && requires(C const& codec, float const* valu
   codec.accumulate_block(in, in, 1.0f, sums);  // codes, scale, weight, sums
   requires cut_elements % C::block_size == 0;
 };
+
+/// Codes tiles of 1 to 4096 values, each by itself, where blocks are not enough: `key` is the
+/// tile's own, for random numbers. `accumulate_tile` must be total, as above.
+template <class C>
+concept TileCodec = NamedCodec<C> &&
+    requires(C const& codec, float const* values, float* sums, std::size_t count, std::byte* out,
+             std::byte const* in, std::uint64_t key) {
+  { codec.tile_bytes(count) } -> std::same_as<std::size_t>;  // exact encoded size
+  codec.encode_tile(values, count, out, key);
+  codec.accumulate_tile(in, count, 1.0f, sums);
+};
+
+/// A codec whose tiles are independent of each other: of blocks or of tiles, not both at once.
+template <class C>
+concept Codec = BlockCodec<C>
+!= TileCodec<C>;
+
+/// A codec that looks at a whole message before it writes a byte: an encoder is offered the values
+/// in order, tile by tile, and writes at the end. `accumulate` adds the values first .. first +
+/// count - 1 of a message of n; it must be total.
+template <class C>
+concept MessageCodec = NamedCodec<C> &&
+    requires(C const& codec, typename C::encoder& encoder, float const* values, float* sums,
+             std::size_t n, std::byte* out, std::byte const* in) {
+  { codec.message_bytes(n) } -> std::same_as<std::size_t>;  // exact encoded size
+  encoder.reserve(codec, n);                                // the only place that allocates
+  encoder.begin(codec, n);
+  encoder.offer(values, n);
+  encoder.finish(codec, out);
+  codec.accumulate(in, n, n, n, 1.0f, sums);  // bytes, n, first, count, weight, sums
+};
+
+/// What an engine sends fragments by.
+template <class C>
+concept FragmentCodec = Codec<C> || MessageCodec<C>;
 
 /// One element-wise step on FP32: from the outer parameter, the mean outer gradient and the state
 /// slots to the new outer parameter. Arithmetic must be exact IEEE with explicit fma: the result is

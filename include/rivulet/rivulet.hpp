@@ -5,9 +5,24 @@
 /// own (comm/*.hpp, exec/openmp.hpp) are included by name.
 
 #include <rivulet/adapters/standard.hpp>
+#include <rivulet/codec/any.hpp>
+#include <rivulet/codec/array.hpp>
 #include <rivulet/codec/bf16.hpp>
+#include <rivulet/codec/chunked_top_k.hpp>
 #include <rivulet/codec/e3m0.hpp>
+#include <rivulet/codec/error_feedback.hpp>
 #include <rivulet/codec/float32.hpp>
+#include <rivulet/codec/fp16.hpp>
+#include <rivulet/codec/fp8.hpp>
+#include <rivulet/codec/int2.hpp>
+#include <rivulet/codec/int8.hpp>
+#include <rivulet/codec/mx.hpp>
+#include <rivulet/codec/nvfp4.hpp>
+#include <rivulet/codec/refit.hpp>
+#include <rivulet/codec/sign.hpp>
+#include <rivulet/codec/stochastic.hpp>
+#include <rivulet/codec/table16.hpp>
+#include <rivulet/codec/top_k.hpp>
 #include <rivulet/comm/local.hpp>
 #include <rivulet/engine/data_parallel.hpp>
 #include <rivulet/engine/streaming_diloco.hpp>

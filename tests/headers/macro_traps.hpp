@@ -44,6 +44,13 @@
 #include <utility>
 #include <variant>
 #include <vector>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+#if __has_include(<thrust/for_each.h>)
+#include <thrust/for_each.h>
+#include <thrust/iterator/counting_iterator.h>
+#endif
 
 // clang-format off
 #define RIVULET_TRAP this_name_is_a_macro_elsewhere +

@@ -2,6 +2,7 @@
 /// Memory: nothing is allocated after construction, and no more than the documented formula in it.
 /// This file replaces operator new to count.
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <limits>
@@ -13,6 +14,7 @@
 
 #include "multi_rank/model.hpp"
 #include "multi_rank/ranks.hpp"
+#include "multi_rank/reference.hpp"
 
 namespace {
 
@@ -83,10 +85,34 @@ void measure(local& comm, memory_use& use, F const& f) {
   meet(comm);
 }
 
+using rivulet::reduce::method;
+
+/// Bytes that encoders keep for messages of up to `n` values: candidates and their places.
+template <class C>
+std::size_t encoder_bytes(C const&, std::size_t) {
+  return 0;
+}
+template <class V>
+std::size_t encoder_bytes(rivulet::codec::top_k<V> const& top, std::size_t n) {
+  return 8 * std::min(n, 4 * top.kept_of(n) + 4096);
+}
+
+/// Buffers of one sync of fragment `p`.
+template <class Engine>
+std::size_t buffer_bytes(Engine const& sync, int p, std::size_t world) {
+  if (sync.reduction_of(p) == method::all_gather) return world * sync.message_bytes(p);
+  // Sent to each: s bytes of a shard and s of its mean; kept for each: what is sent, what comes,
+  // and the mean.
+  return world == 1 ? 3 * sync.message_bytes(p)
+                    : 3 * world * (sync.sent_bytes(p) / 2) / (world - 1);
+}
+
 template <class C, class O>
-void check_memory(int world, int overlap_steps, C codec, O outer) {
+void check_memory(int world, int overlap_steps, C codec, O outer,
+                  method reduction = method::automatic) {
   CAPTURE(world);
   CAPTURE(overlap_steps);
+  CAPTURE(static_cast<int>(reduction));
   memory_use construction;
   memory_use training;
   memory_use swap;
@@ -106,7 +132,8 @@ void check_memory(int world, int overlap_steps, C codec, O outer) {
       total += size;
     }
     parameters.add("narrow", rivulet::embedding, narrow);
-    rivulet::sync_config const config = settings(6, overlap_steps, 0.5f);
+    rivulet::sync_config config = settings(6, overlap_steps, 0.5f);
+    config.reduction = reduction;
     rivulet::partition::strided const partitioner{.layers_per_fragment = 2};
 
     using engine = rivulet::streaming_diloco<local, C, O, rivulet::exec::host>;
@@ -130,13 +157,22 @@ void check_memory(int world, int overlap_steps, C codec, O outer) {
     });
 
     if (comm.rank() != 0) return;
+    auto const ranks = static_cast<std::size_t>(world);
+    auto const parts = parts_of(codec);
     std::size_t largest = 0;
+    std::size_t longest = 0;
     for (int p = 0; p < sync->schedule().fragments(); ++p) {
-      largest = std::max(largest, sync->message_bytes(p));
+      std::size_t values = 0;
+      for (rivulet::slice const& slice : sync->fragments()[static_cast<std::size_t>(p)].slices) {
+        values += slice.size;
+      }
+      largest = std::max(largest, buffer_bytes(*sync, p, ranks));
+      longest = std::max(longest, values);
     }
     auto const in_flight = static_cast<std::size_t>(sync->schedule().max_in_flight());
-    formula =
-        4 * (1 + O::state_slots) * total + in_flight * static_cast<std::size_t>(world) * largest;
+    formula = 4 * (1 + O::state_slots) * total + in_flight * largest +
+              (parts.feeds_back ? 8 * total : 0) + encoder_bytes(parts.sent, longest) +
+              encoder_bytes(parts.mean, longest);
     model_bytes = 4 * (total - narrow.size()) + 2 * narrow.size();
   });
   auto const ranks = static_cast<std::size_t>(world);
@@ -156,27 +192,52 @@ TEST_CASE("the engine takes the documented memory, and none after construction")
   }
 }
 
-TEST_CASE("data_parallel takes one message per worker, and nothing after construction") {
-  for (int world : {1, 3}) {
-    memory_use construction;
-    memory_use training;
-    std::size_t message = 0;
-    run_ranks(world, [&](local& comm) {
-      std::vector<float> gradient(50'001, 0.5f);
-      rivulet::parameter_set gradients;
-      gradients.add("g", rivulet::layer(0), gradient);
-      using engine = rivulet::data_parallel<local, rivulet::codec::bf16, rivulet::exec::host>;
-      std::optional<engine> mean;
-      measure(comm, construction, [&] { mean.emplace(gradients, comm, rivulet::codec::bf16{}); });
-      measure(comm, training, [&] {
-        for (int step = 1; step <= 5; ++step) mean->average_gradients(step);
+TEST_CASE("error feedback takes 8 bytes more per value, and nothing after construction") {
+  using rivulet::codec::error_feedback;
+  rivulet::codec::top_k<rivulet::codec::bf16> const top{.fraction = 0.01};
+  for (method reduction : {method::all_gather, method::all_to_all}) {
+    for (int world : {1, 3}) {
+      check_memory(world, 2, rivulet::codec::e3m0{}, rivulet::outer::nesterov{}, reduction);
+      check_memory(world, 6, error_feedback{rivulet::codec::e3m0{}}, rivulet::outer::sgd{},
+                   reduction);
+      check_memory(world, 2, top, rivulet::outer::nesterov{}, reduction);
+      check_memory(world, 3, error_feedback{top}, rivulet::outer::sgd{}, reduction);
+    }
+  }
+}
+
+TEST_CASE("data_parallel takes the buffer of the reduction, and nothing after construction") {
+  for (method reduction : {method::all_gather, method::all_to_all}) {
+    for (int world : {1, 3}) {
+      memory_use construction;
+      memory_use training;
+      std::size_t buffer = 0;
+      run_ranks(world, [&](local& comm) {
+        std::vector<float> gradient(50'001, 0.5f);
+        rivulet::parameter_set gradients;
+        gradients.add("g", rivulet::layer(0), gradient);
+        using engine = rivulet::data_parallel<local, rivulet::codec::bf16, rivulet::exec::host>;
+        std::optional<engine> mean;
+        measure(comm, construction, [&] {
+          mean.emplace(gradients, comm, rivulet::codec::bf16{}, rivulet::exec::host{}, 30'000,
+                       reduction);
+        });
+        measure(comm, training, [&] {
+          for (int step = 1; step <= 5; ++step) mean->average_gradients(step);
+        });
+        if (comm.rank() != 0) return;
+        auto const ranks = static_cast<std::size_t>(world);
+        buffer = ranks * mean->message_bytes();
+        if (reduction == method::all_to_all) {
+          // 13 tiles, the longest shard of 3 being the last: 4 and the short one.
+          buffer = 3 * ranks * (80 + 2 * (world == 1 ? 50'001 : 50'001 - 8 * 4096));
+        }
       });
-      if (comm.rank() == 0) message = mean->message_bytes();
-    });
-    auto const ranks = static_cast<std::size_t>(world);
-    CHECK(construction.peak >= ranks * ranks * message);
-    CHECK(construction.peak <= ranks * (ranks * message + 4'000));
-    CHECK(training.allocations == 0);
+      auto const ranks = static_cast<std::size_t>(world);
+      CHECK(construction.peak >= ranks * buffer);
+      CHECK(construction.peak <= ranks * (buffer + 4'000));
+      CHECK(training.allocations == 0);
+    }
   }
 }
 

@@ -16,25 +16,30 @@ namespace {
 using namespace rivulet_test;
 using rivulet::comm::local;
 
+using rivulet::reduce::method;
+
 /// Losses of the outer parameters at the start and after every fifth of the run.
 template <class C, class O>
-std::vector<double> losses(int world, C codec, O outer) {
+std::vector<double> losses(int world, C codec, O outer, int steps = 250,
+                           method reduction = method::automatic) {
   std::vector<double> result;
   run_ranks(world, [&](local& comm) {
     quadratic const problem{world};
     std::vector<float> x(problem.size, 0.0f);
     rivulet::parameter_set parameters;
     parameters.add("x", rivulet::layer(0), x);
-    rivulet::streaming_diloco sync{
-        parameters, comm, settings(5, 1), rivulet::partition::whole_model{}, codec, outer};
+    rivulet::sync_config config = settings(5, 1);
+    config.reduction = reduction;
+    rivulet::streaming_diloco sync{parameters, comm, config, rivulet::partition::whole_model{},
+                                   codec,      outer};
     auto const note = [&] {
       if (comm.rank() == 0) result.push_back(problem.loss(outer_of(sync, "x", x.size())));
     };
     note();
-    for (int step = 1; step <= 250; ++step) {
+    for (int step = 1; step <= steps; ++step) {
       problem.step(comm.rank(), x);
       sync.after_step();
-      if (step % 50 == 0) note();
+      if (step % (steps / 5) == 0) note();
     }
   });
   return result;
@@ -57,6 +62,34 @@ TEST_CASE("the loss of the outer parameters falls with every codec and outer opt
     falls(losses(world, rivulet::codec::float32{}, nesterov));
     falls(losses(world, rivulet::codec::bf16{}, nesterov));
     falls(losses(world, rivulet::codec::e3m0{}, nesterov));
+  }
+}
+
+TEST_CASE("signs converge with error feedback, and without it do not") {
+  using namespace rivulet::codec;
+  rivulet::outer::sgd const sgd{.learning_rate = 0.5f};
+  for (int world : {2, 4}) {
+    CAPTURE(world);
+    CHECK(losses(world, sign{}, sgd, 500, method::all_gather).back() > 0.05);
+    CHECK(losses(world, error_feedback{sign{}}, sgd, 500, method::all_gather).back() < 0.005);
+    // What the means lose is fed back to nobody, so they want a better codec.
+    CHECK(losses(world, error_feedback{two_stage{sign{}, bf16{}}}, sgd, 500, method::all_to_all)
+              .back() < 0.005);
+  }
+}
+
+TEST_CASE("1 % of the values converge with error feedback, and without it do not") {
+  using namespace rivulet::codec;
+  // A value waits for 100 syncs: the rate must be low enough for gradients that old.
+  rivulet::outer::sgd const sgd{.learning_rate = 0.05f};
+  top_k<bf16> const top{.fraction = 0.01};
+  for (int world : {1, 2, 4}) {
+    CAPTURE(world);
+    double const before = losses(world, top, sgd, 2000, method::all_gather).front();
+    CHECK(losses(world, top, sgd, 2000, method::all_gather).back() > 0.8 * before);
+    CHECK(losses(world, error_feedback{top}, sgd, 2000, method::all_gather).back() < 0.01);
+    CHECK(losses(world, error_feedback{two_stage{top, bf16{}}}, sgd, 2000, method::all_to_all)
+              .back() < 0.01);
   }
 }
 

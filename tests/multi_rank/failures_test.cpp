@@ -8,9 +8,9 @@
 #include <functional>
 #include <limits>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -32,17 +32,26 @@ constexpr int world = 3;
 constexpr int last_step = 90;
 constexpr int start_collectives = 2;  // settings and versions
 
+using rivulet::reduce::method;
+
+/// Collectives of an operation.
+int collectives_of(method reduction) { return reduction == method::all_to_all ? 2 : 1; }
+
 using engine = rivulet::streaming_diloco<faulty, rivulet::codec::bf16, rivulet::outer::nesterov,
                                          rivulet::exec::host>;
 
-/// A worker on the quadratic: two fragments, H 4, so that one is sent every 2 steps. A long overlap
-/// wants mixing, or what a worker has learned meanwhile is lost.
+/// A worker on the quadratic: two fragments of 5 tensors, that is tiles, H 4, so that one is sent
+/// every 2 steps. A long overlap wants mixing, or what a worker has learned meanwhile is lost.
 struct worker {
-  explicit worker(faulty& comm, int overlap_steps = 1, int timeout_ms = 30'000, double weight = 1)
+  explicit worker(faulty& comm, int overlap_steps = 1, int timeout_ms = 30'000, double weight = 1,
+                  method reduction = method::all_gather)
       : rank(comm.rank()), x(problem.size, 0.0f) {
-    parameters.add("low", rivulet::layer(0), std::span(x).first(100));
-    parameters.add("high", rivulet::layer(1), std::span(x).last(100));
+    for (std::size_t i = 0; i < tensors; ++i) {
+      parameters.add(std::to_string(i), rivulet::layer(i < tensors / 2 ? 0 : 1),
+                     std::span(x).subspan(20 * i, 20));
+    }
     rivulet::sync_config config = settings(4, overlap_steps, overlap_steps > 1 ? 0.5f : 0.0f);
+    config.reduction = reduction;
     config.timeout_ms = timeout_ms;
     config.weight = weight;
     sync.emplace(parameters, comm, config, rivulet::partition::sequential{.layers_per_fragment = 1},
@@ -59,13 +68,16 @@ struct worker {
     while (sync->step() < end) step();
   }
   [[nodiscard]] std::vector<float> outer() const {
-    std::vector<float> low = outer_of(*sync, "low", 100);
-    std::vector<float> const high = outer_of(*sync, "high", 100);
-    low.insert(low.end(), high.begin(), high.end());
-    return low;
+    std::vector<float> all;
+    for (std::size_t i = 0; i < tensors; ++i) {
+      std::vector<float> const values = outer_of(*sync, std::to_string(i), 20);
+      all.insert(all.end(), values.begin(), values.end());
+    }
+    return all;
   }
   [[nodiscard]] std::uint64_t versions() const { return sync->version(0) + sync->version(1); }
 
+  static constexpr std::size_t tensors = 10;
   int rank;
   quadratic problem{world};
   std::vector<float> x;
@@ -83,11 +95,11 @@ struct outcome {
 };
 
 /// Loss at the end of a run in which nothing happens.
-double undisturbed_loss(int overlap_steps) {
+double undisturbed_loss(int overlap_steps, method reduction) {
   double loss = 0;
   run_ranks(world, [&](local& plain) {
     faulty comm(plain);
-    worker w(comm, overlap_steps);
+    worker w(comm, overlap_steps, 30'000, 1, reduction);
     if (plain.rank() == 0) CHECK(w.problem.loss(w.outer()) > 8);
     w.train_to(last_step);
     w.sync->finish();
@@ -97,30 +109,12 @@ double undisturbed_loss(int overlap_steps) {
   return loss;
 }
 
-/// Waits until `count` ranks have come.
-class meeting_point {
- public:
-  explicit meeting_point(int count) : count_(count) {}
-  void arrive() {
-    std::unique_lock lock(mutex_);
-    --count_;
-    changed_.notify_all();
-    if (!changed_.wait_for(lock, std::chrono::seconds(60), [&] { return count_ <= 0; })) {
-      throw std::runtime_error("a rank did not come");
-    }
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  int count_;
-};
-
 /// Trains with the hooks of make_hooks(rank) until all have failed, then rebuilds and ends the run.
 /// Checks what holds for every failure.
 template <class MakeHooks>
 std::vector<outcome> disturbed(MakeHooks const& make_hooks, int overlap_steps = 1,
-                               std::vector<int> timeouts_ms = {30'000, 30'000, 30'000}) {
+                               std::vector<int> timeouts_ms = {30'000, 30'000, 30'000},
+                               method reduction = method::all_gather) {
   local_group const first(world);
   local_group const second(world);
   meeting_point all_failed(world);
@@ -130,7 +124,7 @@ std::vector<outcome> disturbed(MakeHooks const& make_hooks, int overlap_steps = 
       [&](int rank) {
         outcome& own = outcomes[static_cast<std::size_t>(rank)];
         faulty comm(first.communicator(rank), make_hooks(rank));
-        worker w(comm, overlap_steps, timeouts_ms[static_cast<std::size_t>(rank)]);
+        worker w(comm, overlap_steps, timeouts_ms[static_cast<std::size_t>(rank)], 1, reduction);
         std::uint64_t fingerprint_before = 0;
         std::uint64_t versions_before = 0;
         own.error = thrown_by<comm_error>([&] {
@@ -166,7 +160,7 @@ std::vector<outcome> disturbed(MakeHooks const& make_hooks, int overlap_steps = 
         first.communicator(0).abort();
         second.communicator(0).abort();
       });
-  double const undisturbed = undisturbed_loss(overlap_steps);
+  double const undisturbed = undisturbed_loss(overlap_steps, reduction);
   for (outcome const& o : outcomes) {
     CHECK(o.fingerprint == outcomes[0].fingerprint);
     CHECK(o.final_step == last_step);
@@ -313,41 +307,113 @@ TEST_CASE("a link that is cut at any operation ends in an error on all ranks and
 }
 
 TEST_CASE("failures with several operations in flight are repaired") {
-  for (int overlap : {0, 3, 4}) {
+  auto const check = [](int overlap, method reduction, int stage) {
     CAPTURE(overlap);
+    CAPTURE(stage);
     for (int sync : {0, 1, 4, 7}) {
+      int const number = start_collectives + sync * collectives_of(reduction) + stage;
       auto const outcomes = disturbed(
           [&](int rank) {
-            return rank == 2 ? damaged_at(start_collectives + sync, 0, world, flip(81, 0))
-                             : faulty::hooks{};
+            return rank == 2 ? damaged_at(number, 0, world, flip(81, 0)) : faulty::hooks{};
           },
-          overlap);
+          overlap, {30'000, 30'000, 30'000}, reduction);
       CHECK(mentions(outcomes[2].error->what(), "rank 0"));
       CHECK(outcomes[2].error->step() == 4 + 2 * sync);
       CHECK(outcomes[2].versions == static_cast<std::uint64_t>(sync));
     }
+  };
+  for (int overlap : {0, 3, 4}) {
+    check(overlap, method::all_gather, 0);
+    check(overlap, method::all_to_all, 0);
+    check(overlap, method::all_to_all, 1);
   }
 }
 
-TEST_CASE("a rank that is late beyond the timeout is an error, and repaired when it is back") {
+/// Rank 2 sleeps before a collective of sync 4, and rank 0 waits for it no longer than 300 ms.
+void check_late(method reduction, int stage) {
+  CAPTURE(stage);
   auto const start = std::chrono::steady_clock::now();
+  int const late = start_collectives + 4 * collectives_of(reduction) + stage;
   auto const outcomes = disturbed(
-      [](int rank) -> faulty::hooks {
+      [=](int rank) -> faulty::hooks {
         if (rank != 2) return {};
-        return {.before = [](int number) {
-          if (number == start_collectives + 4) {
-            std::this_thread::sleep_for(std::chrono::milliseconds(1500));
-          }
+        return {.before = [=](int number) {
+          if (number == late) std::this_thread::sleep_for(std::chrono::milliseconds(1500));
           return comm_status::done;
         }};
       },
-      1, {300, 30'000, 30'000});
+      1, {300, 30'000, 30'000}, reduction);
   CHECK(outcomes[0].error->status() == comm_status::timeout);
   CHECK(outcomes[0].error->step() == 12);
   CHECK(mentions(outcomes[0].error->what(), "'timeout'"));
   CHECK(outcomes[1].error->status() == comm_status::aborted);
   CHECK(outcomes[2].error->status() == comm_status::aborted);
+  for (outcome const& o : outcomes) CHECK(o.versions == 4);
   CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(20));
+}
+
+TEST_CASE("a rank that is late beyond the timeout is an error, and repaired when it is back") {
+  check_late(method::all_gather, 0);
+  check_late(method::all_to_all, 0);
+  check_late(method::all_to_all, 1);
+}
+
+TEST_CASE("damaged shards and damaged means are refused with their names, and repaired") {
+  using header = rivulet::wire_header;
+  std::vector<damage> all = {
+      {"wrong magic", flip(1, 1)},
+      {"wrong format", flip(5, 2)},
+      {"wrong header checksum", flip(60, 3)},
+      {"wrong payload checksum", flip(80, 0)},
+      {"wrong payload checksum", flip(155, 7)},
+      {"wrong length", forged([](header& h) { h.payload_bytes -= 2; })},
+      {"wrong codec", forged([](header& h) { h.codec = rivulet::codec::float32::id; })},
+      {"wrong fragment", forged([](header& h) { h.fragment ^= 1; })},
+      {"wrong part", forged([](header& h) { h.part ^= 0x80000000u; })},
+      {"wrong part", forged([](header& h) { ++h.part; })},
+      {"wrong part", forged([](header& h) { h.part = 0; })},
+      {"wrong step", forged([](header& h) { h.step -= 4; })},
+      {"wrong version", forged([](header& h) { ++h.version; })},
+      {"wrong weight", forged([](header& h) { h.weight = -1; })},
+      {"wrong outer learning rate", forged([](header& h) { h.learning_rate = 7; })},
+      {"the replicas have diverged", forged([](header& h) { ++h.outer_state; })},
+      {"wrong payload checksum", forged([](header& h) { ++h.payload_sum; })}};
+  for (damage const& d : all) {
+    for (int stage : {0, 1}) {
+      CAPTURE(d.expected);
+      CAPTURE(stage);
+      constexpr int sync = 3;
+      auto const outcomes = disturbed(
+          [&](int rank) {
+            return rank == 1 ? damaged_at(start_collectives + 2 * sync + stage, 2, world, d.apply)
+                             : faulty::hooks{};
+          },
+          1, {30'000, 30'000, 30'000}, method::all_to_all);
+      check_damage(outcomes, sync, d.expected);
+      // Without the mean of rank 1 nobody applies anything.
+      if (stage == 0) CHECK(outcomes[0].versions == sync);
+      if (stage == 0) CHECK(outcomes[2].versions == sync);
+    }
+  }
+}
+
+TEST_CASE("a link that is cut in either collective of an operation is an error on all ranks") {
+  for (int stage : {0, 1}) {
+    for (int sync : {0, 1, 6}) {
+      CAPTURE(stage);
+      CAPTURE(sync);
+      auto const outcomes = disturbed(
+          [&](int rank) {
+            return rank == 0 ? cut_at(start_collectives + 2 * sync + stage) : faulty::hooks{};
+          },
+          1, {30'000, 30'000, 30'000}, method::all_to_all);
+      CHECK(outcomes[0].error->status() == comm_status::failed);
+      CHECK(outcomes[0].error->step() == 4 + 2 * sync);
+      for (outcome const& o : outcomes) CHECK(o.versions == static_cast<std::uint64_t>(sync));
+      CHECK(outcomes[1].error->status() == comm_status::aborted);
+      CHECK(outcomes[2].error->status() == comm_status::aborted);
+    }
+  }
 }
 
 TEST_CASE("abort from another thread ends all ranks") {
@@ -386,7 +452,9 @@ TEST_CASE("a rank that never comes to construct is a timeout, not a hang") {
 }
 
 TEST_CASE("when a rank dies the others go on without it") {
-  for (int overlap : {0, 1, 4}) {
+  auto const check = [](int overlap, method reduction) {
+    CAPTURE(overlap);
+    CAPTURE(static_cast<int>(reduction));
     local_group const first(world);
     local_group const second(world - 1);
     meeting_point all_failed(world - 1);
@@ -396,7 +464,7 @@ TEST_CASE("when a rank dies the others go on without it") {
         world,
         [&](int rank) {
           faulty comm(first.communicator(rank));
-          worker w(comm, overlap, rank == 0 ? 500 : 30'000);
+          worker w(comm, overlap, rank == 0 ? 500 : 30'000, 1, reduction);
           if (rank == 2) {
             w.train_to(29);
             return;  // its engine is destroyed in the middle of a run
@@ -420,13 +488,16 @@ TEST_CASE("when a rank dies the others go on without it") {
         });
     CHECK(fingerprints[0] == fingerprints[1]);
     CHECK(losses[0] < 0.1);
-  }
+  };
+  for (int overlap : {0, 1, 4}) check(overlap, method::all_gather);
+  for (int overlap : {0, 4}) check(overlap, method::all_to_all);
 }
 
 TEST_CASE("a joiner takes over outer parameters, versions and step, with weight 0 at first") {
-  for (int overlap : {0, 1, 4}) {
+  auto const check = [](int overlap, method reduction) {
     for (int joiner : {0, 2}) {  // as the lowest rank and as the highest
       CAPTURE(overlap);
+      CAPTURE(static_cast<int>(reduction));
       CAPTURE(joiner);
       local_group const first(world - 1);
       local_group const second(world);
@@ -442,12 +513,12 @@ TEST_CASE("a joiner takes over outer parameters, versions and step, with weight 
             std::optional<faulty> comm;
             faulty next(second.communicator(rank));
             if (joins) {
-              w.emplace(next, overlap, 30'000, 0.0);
-              CHECK(w->sync->report().written.size() == 2);
+              w.emplace(next, overlap, 30'000, 0.0, reduction);
+              CHECK(w->sync->report().written.size() == worker::tensors);
               CHECK(w->x == w->outer());  // not mixed: it has taken no step
             } else {
               comm.emplace(first.communicator(joiner == 0 ? rank - 1 : rank));
-              w.emplace(*comm, overlap);
+              w.emplace(*comm, overlap, 30'000, 1, reduction);
               w->rank = rank;
               w->train_to(22);
               w->sync->finish();
@@ -474,7 +545,9 @@ TEST_CASE("a joiner takes over outer parameters, versions and step, with weight 
       CHECK(at_end == std::vector(world, at_end[0]));
       CHECK(losses[0] < 0.1);
     }
-  }
+  };
+  for (int overlap : {0, 1, 4}) check(overlap, method::all_gather);
+  check(1, method::all_to_all);
 }
 
 TEST_CASE("rebuild adopts the highest version of each fragment") {
@@ -501,7 +574,7 @@ TEST_CASE("rebuild adopts the highest version of each fragment") {
         w.sync->rebuild(next);
         after[r] = {w.sync->version(0), w.sync->version(1)};
         outer_after[r] = w.sync->outer_fingerprint();
-        CHECK(w.sync->report().written.size() == (rank == 1 ? 0 : 2));
+        CHECK(w.sync->report().written.size() == (rank == 1 ? 0 : worker::tensors));
         std::vector<float> mixed = w.outer();  // as at a receive, alpha is 0.5
         for (std::size_t i = 0; i < mixed.size(); ++i) {
           mixed[i] = 0.5f * local_before[i] + 0.5f * mixed[i];

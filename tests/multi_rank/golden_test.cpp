@@ -1,5 +1,5 @@
-/// The bits of the outer state are pinned, so that every compiler, optimization level and sanitizer
-/// that runs this test is compared with every other.
+/// The bits of the outer parameters are pinned, so that every compiler, optimization level and
+/// sanitizer that runs this test is compared with every other.
 
 #include <cstdint>
 #include <vector>
@@ -8,12 +8,18 @@
 
 #include <rivulet/rivulet.hpp>
 
+#include "multi_rank/model.hpp"
 #include "multi_rank/ranks.hpp"
 
 namespace {
 
-TEST_CASE("golden: the outer state has the same bits under every compiler and flag") {
-  rivulet_test::run_ranks(3, [](rivulet::comm::local& comm) {
+using rivulet::reduce::method;
+
+/// Hash of the outer parameters of a run of three ranks.
+template <class C>
+std::uint64_t outer_bits(method reduction, C codec) {
+  std::vector<std::uint64_t> hashes(3);
+  rivulet_test::run_ranks(3, [&](rivulet::comm::local& comm) {
     std::vector<float> a(5000, 1.0f);
     std::vector<rivulet::bf16> b(321, rivulet::to_bf16(0.5f));
     rivulet::parameter_set parameters;
@@ -22,9 +28,9 @@ TEST_CASE("golden: the outer state has the same bits under every compiler and fl
     rivulet::streaming_diloco sync{
         parameters,
         comm,
-        {.sync_every = 6, .overlap_steps = 2, .mixing = 0.5f},
+        {.sync_every = 6, .overlap_steps = 2, .mixing = 0.5f, .reduction = reduction},
         rivulet::partition::balanced{.fragments = 3},
-        rivulet::codec::e3m0{},
+        codec,
         rivulet::outer::nesterov{.learning_rate = 0.7f, .momentum = 0.9f}};
     sync.set_weight(1.0 + comm.rank());
     auto const seed = static_cast<std::uint64_t>(comm.rank()) << 32;
@@ -39,8 +45,25 @@ TEST_CASE("golden: the outer state has the same bits under every compiler and fl
       sync.after_step();
     }
     sync.finish();
-    CHECK(sync.outer_fingerprint() == 9238650617088404287u);
+    std::uint64_t& hash = hashes[static_cast<std::size_t>(comm.rank())];
+    for (std::vector<float> const& outer : {rivulet_test::outer_of(sync, "a", a.size()),
+                                            rivulet_test::outer_of(sync, "b", b.size())}) {
+      hash = rivulet_test::hash_of(std::as_bytes(std::span(outer)), hash);
+    }
   });
+  CHECK(hashes == std::vector(3, hashes[0]));
+  return hashes[0];
+}
+
+TEST_CASE("golden: the outer parameters have the same bits under every compiler and flag") {
+  using namespace rivulet::codec;
+  top_k<e3m0<>> const top{.fraction = 0.1};
+  CHECK(outer_bits(method::all_gather, e3m0{}) == 2265789470486414103u);
+  CHECK(outer_bits(method::all_to_all, e3m0{}) == 17476136032121880806u);
+  CHECK(outer_bits(method::all_gather, error_feedback{e3m0{}}) == 5061278038554214156u);
+  CHECK(outer_bits(method::all_to_all, error_feedback{e3m0{}, 0.75f}) == 9924526606132202288u);
+  CHECK(outer_bits(method::all_gather, error_feedback{top}) == 4403088141022081570u);
+  CHECK(outer_bits(method::all_to_all, top) == 5871094778792871187u);
 }
 
 }  // namespace

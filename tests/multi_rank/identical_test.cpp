@@ -50,14 +50,17 @@ void note(fingerprints& to, Engine const& sync) {
   to.note(versions, sync.outer_fingerprint());
 }
 
+using rivulet::reduce::method;
+
 template <class E>
-void run(int world, std::uint64_t seed, fingerprints& found, E executor) {
+void run(int world, std::uint64_t seed, fingerprints& found, E executor, method reduction) {
   run_ranks(world, [&](local& comm) {
     model m = small_model();
     rivulet::parameter_set parameters = m.parameters();
     rivulet::sync_config config =
         settings(10, 3 * comm.rank(), 0.3f * static_cast<float>(comm.rank()));
     config.weight = 1.0 / (1 + comm.rank());
+    config.reduction = reduction;
     rivulet::streaming_diloco sync{parameters,
                                    comm,
                                    config,
@@ -76,20 +79,24 @@ void run(int world, std::uint64_t seed, fingerprints& found, E executor) {
 }
 
 TEST_CASE("outer bits are the same on all ranks at the same versions, and in every run") {
-  for (int world = 1; world <= 4; ++world) {
+  auto const check = [](int world, method reduction) {
     CAPTURE(world);
     fingerprints first;
     fingerprints second;
     fingerprints other;
-    run(world, 1, first, rivulet::exec::host{});
-    run(world, 1, second, rivulet::exec::host{});
-    run(world, 2, other, rivulet::exec::host{});
+    run(world, 1, first, rivulet::exec::host{}, reduction);
+    run(world, 1, second, rivulet::exec::host{}, reduction);
+    run(world, 2, other, rivulet::exec::host{}, reduction);
     CHECK(first.different() == 0);
     CHECK(first.compared() >= 25 * static_cast<std::size_t>(world));
     CHECK(first.all().size() >= 15);
     // Ranks pass through the same versions in both runs.
     CHECK(first.all() == second.all());
     CHECK(first.all().rbegin()->second != other.all().rbegin()->second);
+  };
+  for (int world = 1; world <= 4; ++world) {
+    check(world, method::all_gather);
+    check(world, method::all_to_all);
   }
 }
 
@@ -102,8 +109,8 @@ struct backwards {
 };
 
 /// Fingerprints of ranks whose executors are those given.
-template <class... E>
-std::vector<std::uint64_t> with_executors(E... executors) {
+template <class C, class... E>
+std::vector<std::uint64_t> with_executors(method reduction, C codec, E... executors) {
   constexpr int world = sizeof...(E);
   std::vector<std::uint64_t> result(world);
   run_ranks(world, [&](local& comm) {
@@ -112,12 +119,11 @@ std::vector<std::uint64_t> with_executors(E... executors) {
       m.add("long", rivulet::layer(2), rivulet::element_type::float32, 70'001);
       m.fill(1);
       rivulet::parameter_set parameters = m.parameters();
-      rivulet::streaming_diloco sync{parameters,
-                                     comm,
-                                     settings(2, 1),
-                                     rivulet::partition::balanced{.fragments = 2},
-                                     rivulet::codec::e3m0{},
-                                     rivulet::outer::nesterov{},
+      rivulet::sync_config config = settings(2, 1);
+      config.reduction = reduction;
+      rivulet::streaming_diloco sync{parameters, comm,
+                                     config,     rivulet::partition::balanced{.fragments = 2},
+                                     codec,      rivulet::outer::nesterov{},
                                      executor};
       for (int step = 1; step <= 7; ++step) {
         m.inner_step(1, comm.rank(), step);
@@ -132,25 +138,39 @@ std::vector<std::uint64_t> with_executors(E... executors) {
   return result;
 }
 
-TEST_CASE("executors give the same bits, and workers may mix them") {
-  auto const host = with_executors(rivulet::exec::host{}, rivulet::exec::host{});
-  CHECK(host[0] == host[1]);
-  CHECK(with_executors(backwards{}, rivulet::exec::host{}) == host);
+template <class C>
+void check_executors(method reduction, C codec) {
+  using rivulet::exec::host;
+  auto const expected = with_executors(reduction, codec, host{}, host{});
+  CHECK(expected[0] == expected[1]);
+  CHECK(with_executors(reduction, codec, backwards{}, host{}) == expected);
 #if defined(_OPENMP)
-  CHECK(with_executors(rivulet::exec::openmp{3}, rivulet::exec::host{}) == host);
-  CHECK(with_executors(rivulet::exec::openmp{}, rivulet::exec::openmp{2}) == host);
+  CHECK(with_executors(reduction, codec, rivulet::exec::openmp{3}, host{}) == expected);
+  CHECK(with_executors(reduction, codec, rivulet::exec::openmp{}, rivulet::exec::openmp{2}) ==
+        expected);
 #endif
 }
 
+TEST_CASE("executors give the same bits, and workers may mix them") {
+  using namespace rivulet::codec;
+  check_executors(method::all_gather, e3m0{});
+  check_executors(method::all_to_all, e3m0{});
+  check_executors(method::all_gather, error_feedback{e3m0{}});
+  check_executors(method::all_to_all, error_feedback{e3m0{}});
+  check_executors(method::all_gather, error_feedback{top_k<bf16>{}});
+}
+
 /// A state after 12 steps of training with `seed`, the same for both ranks.
-std::vector<std::byte> state_of(std::uint64_t seed) {
+std::vector<std::byte> state_of(std::uint64_t seed, method reduction) {
   std::vector<std::byte> state;
   run_ranks(1, [&](local& comm) {
     model m = small_model();
     rivulet::parameter_set parameters = m.parameters();
+    rivulet::sync_config config = settings(6, 0);
+    config.reduction = reduction;
     rivulet::streaming_diloco sync{parameters,
                                    comm,
-                                   settings(6, 0),
+                                   config,
                                    rivulet::partition::whole_model{},
                                    rivulet::codec::float32{},
                                    rivulet::outer::sgd{}};
@@ -165,17 +185,19 @@ std::vector<std::byte> state_of(std::uint64_t seed) {
   return state;
 }
 
-TEST_CASE("a rank whose outer parameters have diverged is named at the next sync") {
-  std::vector<std::byte> const common = state_of(1);
-  std::vector<std::byte> const diverged = state_of(2);
+void check_diverged(method reduction) {
+  std::vector<std::byte> const common = state_of(1, reduction);
+  std::vector<std::byte> const diverged = state_of(2, reduction);
   std::vector<std::string> texts(3);
   std::vector<int> peers(3);
   run_ranks(3, [&](local& comm) {
     model m = small_model();
     rivulet::parameter_set parameters = m.parameters();
+    rivulet::sync_config config = settings(6, 0);
+    config.reduction = reduction;
     rivulet::streaming_diloco sync{parameters,
                                    comm,
-                                   settings(6, 0),
+                                   config,
                                    rivulet::partition::whole_model{},
                                    rivulet::codec::float32{},
                                    rivulet::outer::sgd{}};
@@ -195,6 +217,11 @@ TEST_CASE("a rank whose outer parameters have diverged is named at the next sync
   });
   for (std::string const& text : texts) CHECK(mentions(text, "the replicas have diverged"));
   CHECK(peers == std::vector{1, 0, 1});
+}
+
+TEST_CASE("a rank whose outer parameters have diverged is named at the next sync") {
+  check_diverged(method::all_gather);
+  check_diverged(method::all_to_all);
 }
 
 }  // namespace

@@ -3,10 +3,12 @@
 
 #include <cmath>
 #include <limits>
+#include <string>
 #include <vector>
 
 #include <doctest/doctest.h>
 
+#include "multi_rank/doubling.hpp"
 #include "multi_rank/model.hpp"
 #include "multi_rank/ranks.hpp"
 
@@ -18,15 +20,20 @@ using rivulet::comm::local;
 constexpr float nan = std::numeric_limits<float>::quiet_NaN();
 constexpr float infinity = std::numeric_limits<float>::infinity();
 
-TEST_CASE("a NaN on one rank skips its fragment on all ranks, and no other") {
+using rivulet::reduce::method;
+
+void check_skip(method reduction) {
+  CAPTURE(static_cast<int>(reduction));
   for (float bad : {nan, infinity, -infinity}) {
     for (int overlap : {0, 2}) {
       run_ranks(3, [&](local& comm) {
+        rivulet::sync_config config = settings(5, overlap);  // a fragment per step
+        config.reduction = reduction;
         model m = small_model();
         rivulet::parameter_set parameters = m.parameters();
         rivulet::streaming_diloco sync{parameters,
                                        comm,
-                                       settings(5, overlap),  // a fragment per step
+                                       config,
                                        rivulet::partition::strided{.layers_per_fragment = 1},
                                        rivulet::codec::e3m0{},
                                        rivulet::outer::nesterov{}};
@@ -72,9 +79,77 @@ TEST_CASE("a NaN on one rank skips its fragment on all ranks, and no other") {
   }
 }
 
+TEST_CASE("a NaN on one rank skips its fragment on all ranks, and no other") {
+  check_skip(method::all_gather);
+  check_skip(method::all_to_all);  // the NaN is in one shard only
+}
+
+TEST_CASE("a mean that overflows is skipped by all ranks alike, and its owner is named") {
+  for (int overlap : {0, 1}) {
+    for (std::size_t bad : {0u, 1u, 2u}) {  // three tiles, one for each rank
+      run_ranks(3, [&](local& comm) {
+        std::vector<std::vector<float>> x(3, std::vector<float>(20, 0.0f));
+        rivulet::parameter_set parameters;
+        for (std::size_t i = 0; i < 3; ++i) {
+          parameters.add(std::to_string(i), rivulet::layer(0), x[i]);
+        }
+        rivulet::sync_config config = settings(2, overlap, 0.5f);
+        config.reduction = method::all_to_all;
+        rivulet::streaming_diloco sync{parameters, comm,
+                                       config,     rivulet::partition::whole_model{},
+                                       doubling{}, rivulet::outer::nesterov{}};
+        std::size_t skips = 0;
+        for (int step = 1; step <= 9; ++step) {
+          bool const too_large = step == 4;
+          for (std::vector<float>& values : x) values[3] -= 0.25f;
+          float const kept = x[bad][7];
+          if (too_large) x[bad][7] = 3e38f;
+          std::uint64_t const before = sync.outer_fingerprint();
+          rivulet::step_report const& report = sync.after_step();
+          if (!report.skipped.empty()) {
+            ++skips;
+            CHECK(report.skipped[0].sent_at == 4);
+            CHECK(report.skipped[0].why.what == rivulet::reduce::verdict::kind::rejected);
+            CHECK(report.skipped[0].why.rank == static_cast<int>(bad));
+            CHECK(report.skipped[0].parameter == -1);
+            CHECK(report.applied.empty());
+            CHECK(report.written.empty());
+            CHECK(sync.outer_fingerprint() == before);
+          }
+          if (too_large) x[bad][7] = kept;
+        }
+        sync.finish();
+        CHECK(skips == 1);
+        CHECK(sync.version(0) == 3);
+        for (std::size_t i = 0; i < 3; ++i) {
+          for (float value : outer_of(sync, std::to_string(i), 20)) CHECK(std::isfinite(value));
+        }
+      });
+    }
+  }
+}
+
+TEST_CASE("a mean that overflows is saturated if asked for") {
+  run_ranks(2, [](local& comm) {
+    std::vector<float> x(20, 0.0f);
+    rivulet::parameter_set parameters;
+    parameters.add("x", rivulet::layer(0), x);
+    rivulet::sync_config config = settings(1, 0);
+    config.reduction = method::all_to_all;
+    config.nonfinite = rivulet::nonfinite_policy::saturate;
+    rivulet::streaming_diloco sync{parameters, comm,
+                                   config,     rivulet::partition::whole_model{},
+                                   doubling{}, rivulet::outer::sgd{.learning_rate = 0x1p-8f}};
+    x[7] = 3e38f;
+    CHECK(sync.after_step().applied.size() == 1);
+    CHECK(x[7] > 1e36f);
+    CHECK(x[6] == 0.0f);
+  });
+}
+
 /// Outer parameters after one sync of two ranks, the second with `bad` at element 70.
 template <class C>
-std::vector<float> saturated(C codec, float bad) {
+std::vector<float> saturated(C codec, float bad, method reduction = method::all_gather) {
   std::vector<float> result;
   run_ranks(2, [&](local& comm) {
     std::vector<float> x(200, 1.0f);
@@ -82,6 +157,7 @@ std::vector<float> saturated(C codec, float bad) {
     parameters.add("x", rivulet::layer(0), x);
     rivulet::sync_config config = settings(1, 0);
     config.nonfinite = rivulet::nonfinite_policy::saturate;
+    config.reduction = reduction;
     rivulet::streaming_diloco sync{
         parameters, comm, config, rivulet::partition::whole_model{}, codec, rivulet::outer::sgd{}};
     for (std::size_t i = 0; i < x.size(); ++i) {
@@ -116,6 +192,8 @@ TEST_CASE("saturate makes NaN no change and infinity the largest one, value by v
   CHECK(differences(high, clean) == std::vector<std::size_t>{70});
   CHECK(differences(low, clean) == std::vector<std::size_t>{70});
   CHECK(high[70] == doctest::Approx(std::numeric_limits<float>::max() / 2).epsilon(1e-6));
+  CHECK(saturated(rivulet::codec::float32{}, infinity, method::all_to_all) == high);
+  CHECK(saturated(rivulet::codec::float32{}, nan, method::all_to_all) == clean);
   CHECK(low[70] == doctest::Approx(-std::numeric_limits<float>::max() / 2).epsilon(1e-6));
 }
 

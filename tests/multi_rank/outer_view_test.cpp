@@ -24,9 +24,11 @@ void after_steps(int steps, Body const& body) {
     m.fill(3);
     rivulet::parameter_set parameters = m.parameters();
     parameters.add("head", rivulet::head, m.tensors[0].values);  // tied to the embedding
+    rivulet::sync_config config = settings(6, 4, 0.5f);
+    config.reduction = rivulet::reduce::method::all_to_all;  // works while the caller looks
     rivulet::streaming_diloco sync{parameters,
                                    comm,
-                                   settings(6, 4, 0.5f),
+                                   config,
                                    rivulet::partition::balanced{.fragments = 3},
                                    rivulet::codec::e3m0{},
                                    rivulet::outer::nesterov{.learning_rate = 0.7f}};

@@ -10,6 +10,8 @@
 #include <cstdlib>
 #include <exception>
 #include <mutex>
+#include <stdexcept>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -73,6 +75,25 @@ void run_ranks(int world, Body const& body) {
       },
       [&] { group.communicator(0).abort(); });
 }
+
+/// Waits until `count` ranks have come.
+class meeting_point {
+ public:
+  explicit meeting_point(int count) : count_(count) {}
+  void arrive() {
+    std::unique_lock lock(mutex_);
+    --count_;
+    changed_.notify_all();
+    if (!changed_.wait_for(lock, std::chrono::seconds(60), [&] { return count_ <= 0; })) {
+      throw std::runtime_error("a rank did not come");
+    }
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int count_;
+};
 
 /// The exception of type `Error` that f() throws. Any other outcome is an error of the test.
 template <class Error, class F>

@@ -19,6 +19,19 @@ constexpr int last_step = 31;
 constexpr std::uint64_t seed = 11;
 constexpr int own_overlap[world] = {5, 2, 0};
 
+using rivulet::reduce::method;
+
+/// What a run is done with.
+template <class C>
+struct setup {
+  C codec = {};
+  method reduction = method::automatic;
+  int ranks = world;
+};
+template <class C>
+setup(C, method, int) -> setup<C>;
+constexpr setup<rivulet::codec::e3m0<>> usual{};
+
 struct stop {
   model parameters;
   std::vector<std::byte> state;
@@ -32,16 +45,17 @@ struct record {
   std::size_t applied = 0;
 };
 
+template <class C = rivulet::codec::e3m0<>>
 auto make_engine(rivulet::parameter_set& parameters, local& comm, int overlap_steps,
-                 float learning_rate = 0.4f) {
+                 setup<C> const& with = {}) {
   rivulet::sync_config config = settings(12, overlap_steps, 0.25f);
   config.first_sync = rivulet::first_sync::at_offset;
-  return rivulet::streaming_diloco{parameters,
-                                   comm,
-                                   config,
-                                   rivulet::partition::strided{.layers_per_fragment = 1},
-                                   rivulet::codec::e3m0{},
-                                   rivulet::outer::nesterov{.learning_rate = learning_rate}};
+  config.reduction = with.reduction;
+  config.weight = 1 + comm.rank();
+  return rivulet::streaming_diloco{
+      parameters, comm,
+      config,     rivulet::partition::strided{.layers_per_fragment = 1},
+      with.codec, rivulet::outer::nesterov{}};
 }
 
 template <class Engine>
@@ -65,19 +79,21 @@ void train(Engine& sync, model& m, int rank, int from, record& to, bool keep_sto
   for (int step = from + 1; step <= last_step; ++step) {
     m.inner_step(seed, rank, step);
     if (step == 17) sync.set_outer_learning_rate(0.9f);  // with operations in flight
+    if (rank == 1 && step % 5 == 0) sync.set_weight(step % 10 == 0 ? 0 : 3);
     note(sync.after_step());
     if (keep_stops) to.stops.push_back({m, saved(sync)});
   }
   note(sync.finish());
 }
 
-std::vector<record> undisturbed(bool keep_stops) {
-  std::vector<record> runs(world);
-  run_ranks(world, [&](local& comm) {
+template <class C = rivulet::codec::e3m0<>>
+std::vector<record> undisturbed(bool keep_stops, setup<C> const& with = {}) {
+  std::vector<record> runs(static_cast<std::size_t>(with.ranks));
+  run_ranks(with.ranks, [&](local& comm) {
     record& own = runs[static_cast<std::size_t>(comm.rank())];
     model m = small_model();
     rivulet::parameter_set parameters = m.parameters();
-    auto sync = make_engine(parameters, comm, own_overlap[comm.rank()]);
+    auto sync = make_engine(parameters, comm, own_overlap[comm.rank()], with);
     if (keep_stops) own.stops.push_back({m, saved(sync)});
     train(sync, m, comm.rank(), 0, own, keep_stops);
   });
@@ -85,15 +101,16 @@ std::vector<record> undisturbed(bool keep_stops) {
 }
 
 /// Resumes after step `at` with another engine, model and group.
-template <class Overlap>
-std::vector<record> resumed(std::vector<record> const& from, int at, Overlap const& overlap) {
-  std::vector<record> runs(world);
-  run_ranks(world, [&](local& comm) {
+template <class Overlap, class C = rivulet::codec::e3m0<>>
+std::vector<record> resumed(std::vector<record> const& from, int at, Overlap const& overlap,
+                            setup<C> const& with = {}) {
+  std::vector<record> runs(from.size());
+  run_ranks(with.ranks, [&](local& comm) {
     auto const rank = static_cast<std::size_t>(comm.rank());
     stop const& start = from[rank].stops[static_cast<std::size_t>(at)];
     model m = small_model();
     rivulet::parameter_set parameters = m.parameters();
-    auto sync = make_engine(parameters, comm, overlap(comm.rank()));
+    auto sync = make_engine(parameters, comm, overlap(comm.rank()), with);
     sync.load(start.state);
     for (std::size_t t = 0; t < m.tensors.size(); ++t) {
       for (std::size_t i = 0; i < m.tensors[t].values.size(); ++i) {
@@ -101,6 +118,7 @@ std::vector<record> resumed(std::vector<record> const& from, int at, Overlap con
       }
     }
     CHECK(sync.step() == at);
+    if (comm.rank() == 1 && at >= 5) sync.set_weight(at / 5 % 2 == 0 ? 0 : 3);  // not saved
     train(sync, m, comm.rank(), at, runs[rank], false);
   });
   return runs;
@@ -111,19 +129,22 @@ bool is_end_of(std::vector<T> const& end, std::vector<T> const& whole) {
   return end.size() <= whole.size() && std::equal(end.rbegin(), end.rend(), whole.rbegin());
 }
 
-TEST_CASE("a run stopped after any step and resumed gives the same bits") {
-  std::vector<record> const plain = undisturbed(false);
-  std::vector<record> const whole = undisturbed(true);
-  for (int r = 0; r < world; ++r) {  // saving changes nothing
-    auto const rank = static_cast<std::size_t>(r);
+template <class C>
+void check_resume(setup<C> const& with, int first, int end) {
+  CAPTURE(with.ranks);
+  CAPTURE(static_cast<int>(with.reduction));
+  std::vector<record> const plain = undisturbed(false, with);
+  std::vector<record> const whole = undisturbed(true, with);
+  for (std::size_t rank = 0; rank < whole.size(); ++rank) {  // saving changes nothing
     CHECK(plain[rank].local == whole[rank].local);
     CHECK(plain[rank].fingerprint == whole[rank].fingerprint);
   }
   std::size_t most_in_flight = 0;
-  for (int at = 0; at <= last_step; ++at) {
+  for (int at = first; at <= end; ++at) {
     CAPTURE(at);
-    std::vector<record> const rest = resumed(whole, at, [](int rank) { return own_overlap[rank]; });
-    for (std::size_t r = 0; r < world; ++r) {
+    std::vector<record> const rest = resumed(
+        whole, at, [](int rank) { return own_overlap[rank]; }, with);
+    for (std::size_t r = 0; r < rest.size(); ++r) {
       CAPTURE(r);
       bool const same_local = is_end_of(rest[r].local, whole[r].local);
       bool const same_outer = is_end_of(rest[r].fingerprint, whole[r].fingerprint);
@@ -133,6 +154,38 @@ TEST_CASE("a run stopped after any step and resumed gives the same bits") {
     }
   }
   CHECK(most_in_flight >= 2);  // some stops had operations in flight
+}
+
+TEST_CASE("a run stopped after any step and resumed gives the same bits") {
+  check_resume(usual, 0, last_step);
+  check_resume(setup{rivulet::codec::e3m0{}, method::all_to_all, 3}, 0, last_step);
+}
+
+TEST_CASE("a run with error feedback stopped after any step and resumed gives the same bits") {
+  using rivulet::codec::error_feedback;
+  for (method reduction : {method::all_gather, method::all_to_all}) {
+    for (int ranks : {2, 3}) {
+      check_resume(setup{error_feedback{rivulet::codec::e3m0{}}, reduction, ranks}, 4, 28);
+      check_resume(setup{error_feedback{rivulet::codec::sign{}, 0.9f}, reduction, ranks}, 4, 28);
+    }
+  }
+}
+
+TEST_CASE("a run with whole messages stopped after any step and resumed gives the same bits") {
+  rivulet::codec::top_k<rivulet::codec::bf16> const top{.fraction = 0.1};
+  for (method reduction : {method::all_gather, method::all_to_all}) {
+    for (int ranks : {2, 3}) {
+      check_resume(setup{top, reduction, ranks}, 4, 28);
+      check_resume(setup{rivulet::codec::error_feedback{top}, reduction, ranks}, 4, 28);
+    }
+  }
+}
+
+TEST_CASE("a run with random rounding stopped after any step and resumed gives the same bits") {
+  rivulet::codec::stochastic<rivulet::codec::e3m0<>> const random{};
+  for (method reduction : {method::all_gather, method::all_to_all}) {
+    check_resume(setup{random, reduction, 3}, 4, 28);
+  }
 }
 
 TEST_CASE("a run resumed with another tau loses no operation") {
@@ -210,14 +263,24 @@ TEST_CASE("a state that is damaged on one rank is refused by all, and changes no
   CHECK(mentions(empty[0], "truncated"));
 }
 
-TEST_CASE("every damaged byte of a state is found") {
-  std::vector<record> const whole = undisturbed(true);
+template <class C>
+void check_every_byte(C codec) {
   model m = small_model();
   rivulet::parameter_set parameters = m.parameters();
   rivulet::comm::local_group const group(1);
   local comm = group.communicator(0);
-  auto sync = make_engine(parameters, comm, 5);
-  std::vector<std::byte> state = saved(sync);
+  setup<C> const with{codec, method::automatic, 1};
+  std::vector<std::byte> state;
+  {
+    auto sync = make_engine(parameters, comm, 5, with);
+    for (int step = 1; step <= 13; ++step) {
+      m.inner_step(seed, 0, step);
+      sync.after_step();
+    }
+    REQUIRE(sync.in_flight() > 0);
+    state = saved(sync);
+  }
+  auto sync = make_engine(parameters, comm, 5, with);
   std::uint64_t const before = sync.outer_fingerprint();
   for (std::size_t at = 0; at < state.size(); ++at) {
     state[at] ^= std::byte{0x80};
@@ -232,24 +295,45 @@ TEST_CASE("every damaged byte of a state is found") {
   }
   CHECK(sync.outer_fingerprint() == before);
   sync.load(state);
+  CHECK(saved(sync) == state);
 }
 
-TEST_CASE("a state of other settings is refused by all") {
+TEST_CASE("every damaged byte of a state is found") {
+  check_every_byte(rivulet::codec::e3m0{});
+  check_every_byte(rivulet::codec::error_feedback{rivulet::codec::e3m0{}});
+}
+
+/// A state of engines that have taken no step, with other settings than `usual`.
+template <class C>
+std::vector<std::byte> other_state(int sync_every, C codec, method reduction) {
   std::vector<std::byte> other;
   run_ranks(world, [&](local& comm) {
     model m = small_model();
     rivulet::parameter_set parameters = m.parameters();
-    rivulet::streaming_diloco sync{parameters,
-                                   comm,
-                                   settings(11, 0),
-                                   rivulet::partition::strided{.layers_per_fragment = 1},
-                                   rivulet::codec::e3m0{},
-                                   rivulet::outer::nesterov{}};
+    rivulet::sync_config config = settings(sync_every, 0);
+    config.first_sync = rivulet::first_sync::at_offset;
+    config.reduction = reduction;
+    rivulet::streaming_diloco sync{
+        parameters, comm,
+        config,     rivulet::partition::strided{.layers_per_fragment = 1},
+        codec,      rivulet::outer::nesterov{}};
     std::vector<std::byte> const state = saved(sync);
     if (comm.rank() == 0) other = state;
   });
-  auto const texts = refused<rivulet::state_error>(2, [&](int) { return other; });
-  for (std::string const& text : texts) CHECK(mentions(text, "schedule"));
+  return other;
+}
+
+TEST_CASE("a state of other settings is refused by all") {
+  using namespace rivulet::codec;
+  auto const refused_by_all = [](std::vector<std::byte> const& state) {
+    auto const texts = refused<rivulet::state_error>(2, [&](int) { return state; });
+    for (std::string const& text : texts) CHECK(mentions(text, "schedule"));
+  };
+  refused_by_all(other_state(11, e3m0{}, method::automatic));
+  refused_by_all(other_state(12, e3m0<32>{}, method::automatic));
+  refused_by_all(other_state(12, error_feedback{e3m0{}}, method::automatic));
+  refused_by_all(other_state(12, two_stage{e3m0{}, bf16{}}, method::automatic));
+  refused_by_all(other_state(12, e3m0{}, method::all_to_all));
 }
 
 TEST_CASE("states of different steps are refused by all") {

@@ -2,6 +2,8 @@
 /// How ranks come together: settings that differ, initial parameters that differ.
 
 #include <atomic>
+#include <limits>
+#include <string>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -59,6 +61,9 @@ TEST_CASE("settings that differ between ranks are refused on every rank by name"
   check_all_say(
       texts_of([](start& own) { own.config.nonfinite = rivulet::nonfinite_policy::saturate; }),
       "nonfinite policy");
+  check_all_say(
+      texts_of([](start& own) { own.config.reduction = rivulet::reduce::method::all_to_all; }),
+      "the reduction");
   check_all_say(texts_of([](start& own) {
                   own.partitioner = rivulet::partition::sequential{.layers_per_fragment = 2};
                 }),
@@ -79,24 +84,45 @@ TEST_CASE("settings that differ between ranks are refused on every rank by name"
       "initial");
 }
 
-TEST_CASE("codecs that differ between ranks are refused on every rank by name") {
+/// Rank 2 of 3 has the codec `other`.
+template <class C, class D>
+void check_refused(C codec, D other) {
   std::vector<std::string> texts(3);
-  auto const text_of = [](auto const& f) {
-    return std::string(thrown_by<rivulet::precondition_error>(f).what());
-  };
   run_ranks(3, [&](local& comm) {
-    texts[static_cast<std::size_t>(comm.rank())] = text_of([&] {
-      comm.rank() == 2 ? construct(comm, {}, rivulet::codec::float32{}) : construct(comm, {});
-    });
+    texts[static_cast<std::size_t>(comm.rank())] =
+        thrown_by<rivulet::precondition_error>([&] {
+          comm.rank() == 2 ? construct(comm, {}, other) : construct(comm, {}, codec);
+        }).what();
   });
   check_all_say(texts, "codec");
-  run_ranks(3, [&](local& comm) {
-    texts[static_cast<std::size_t>(comm.rank())] = text_of([&] {
-      comm.rank() == 2 ? construct(comm, {}, rivulet::codec::e3m0<32>{})
-                       : construct(comm, {}, rivulet::codec::e3m0{});
-    });
+}
+
+TEST_CASE("codecs that differ between ranks are refused on every rank by name") {
+  using namespace rivulet::codec;
+  check_refused(bf16{}, float32{});
+  check_refused(e3m0{}, e3m0<32>{});
+  check_refused(e3m0{}, error_feedback{e3m0{}});
+  check_refused(error_feedback{e3m0{}}, error_feedback{e3m0{}, 0.5f});
+  check_refused(e3m0{}, two_stage{e3m0{}, bf16{}});
+  check_refused(two_stage{e3m0{}, e3m0{}}, two_stage{e3m0{}, bf16{}});
+  check_refused(error_feedback{bf16{}}, error_feedback{float32{}});
+  check_refused(top_k<bf16>{.fraction = 0.5}, top_k<bf16>{.fraction = 0.25});
+}
+
+TEST_CASE("a codec with options that break a rule is refused on every rank") {
+  run_ranks(2, [](local& comm) {
+    using namespace rivulet::codec;
+    auto const text_of = [&](auto codec) {
+      return std::string(
+          thrown_by<rivulet::precondition_error>([&] { construct(comm, {}, codec); }).what());
+    };
+    CHECK(mentions(text_of(error_feedback{e3m0{}, 1.5f}), "beta = 1.5"));
+    CHECK(mentions(text_of(error_feedback{e3m0{}, -0.1f}), "beta = -0.1"));
+    CHECK(mentions(text_of(error_feedback{e3m0{}, std::numeric_limits<float>::quiet_NaN()}),
+                   "beta = "));
+    CHECK(mentions(text_of(error_feedback{top_k<bf16>{.fraction = 0}}), "fraction = 0"));
+    CHECK(mentions(text_of(two_stage{e3m0{}, top_k<bf16>{.fraction = 2}}), "fraction = 2"));
   });
-  check_all_say(texts, "codec");
 }
 
 TEST_CASE("tau, mixing, weight and timeout may differ between ranks") {

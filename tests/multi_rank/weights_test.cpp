@@ -19,9 +19,13 @@ constexpr std::size_t size = 50;
 
 float value(int rank, std::size_t i) { return noise(9, static_cast<std::uint64_t>(rank), i, 0); }
 
-auto make_engine(rivulet::parameter_set& parameters, local& comm, double weight) {
+using rivulet::reduce::method;
+
+auto make_engine(rivulet::parameter_set& parameters, local& comm, double weight,
+                 method reduction = method::automatic) {
   rivulet::sync_config config = settings(1, 0);
   config.weight = weight;
+  config.reduction = reduction;
   return rivulet::streaming_diloco{parameters,
                                    comm,
                                    config,
@@ -31,14 +35,15 @@ auto make_engine(rivulet::parameter_set& parameters, local& comm, double weight)
 }
 
 /// Outer parameters after each of two syncs, the second with the weights in reverse order.
-std::vector<std::vector<float>> synced(std::vector<double> const& weights, int with_garbage = -1) {
+std::vector<std::vector<float>> synced(std::vector<double> const& weights, int with_garbage = -1,
+                                       method reduction = method::all_gather) {
   std::vector<std::vector<float>> result;
   run_ranks(static_cast<int>(weights.size()), [&](local& comm) {
     auto const rank = static_cast<std::size_t>(comm.rank());
     std::vector<float> x(size, 0.0f);
     rivulet::parameter_set parameters;
     parameters.add("x", rivulet::layer(0), x);
-    auto sync = make_engine(parameters, comm, weights[rank]);
+    auto sync = make_engine(parameters, comm, weights[rank], reduction);
     for (int round = 0; round < 2; ++round) {
       if (round == 1) sync.set_weight(weights[weights.size() - 1 - rank]);
       for (std::size_t i = 0; i < size; ++i) {
@@ -60,6 +65,7 @@ std::vector<std::vector<float>> synced(std::vector<double> const& weights, int w
 TEST_CASE("the mean is weighted by token counts, from send to send") {
   std::vector<double> const tokens = {1024, 77, 4096.5, 12'000'000};
   auto const found = synced(tokens);
+  CHECK(synced(tokens, -1, method::all_to_all) == found);  // float32 is exact
   for (int round = 0; round < 2; ++round) {
     for (std::size_t i = 0; i < size; ++i) {
       double sum = 0;
@@ -80,14 +86,16 @@ TEST_CASE("a worker of weight 0 receives, and its garbage does not count") {
   auto const garbage = synced({3, 0, 1}, 1);
   CHECK(garbage[0] == clean[0]);
   CHECK(synced({3, 1, 0}, 2)[0] == synced({3, 1})[0]);
+  CHECK(synced({3, 0, 1}, 1, method::all_to_all)[0] == clean[0]);
+  CHECK(synced({3, 1, 0}, 2, method::all_to_all)[0] == synced({3, 1})[0]);  // it owns the shard
 }
 
-TEST_CASE("if all weights are 0 the fragment is skipped on all ranks") {
-  run_ranks(3, [](local& comm) {
+void check_no_weight(method reduction) {
+  run_ranks(3, [&](local& comm) {
     std::vector<float> x(size, 0.0f);
     rivulet::parameter_set parameters;
     parameters.add("x", rivulet::layer(0), x);
-    auto sync = make_engine(parameters, comm, 0);
+    auto sync = make_engine(parameters, comm, 0, reduction);
     std::uint64_t const before = sync.outer_fingerprint();
     x.assign(size, static_cast<float>(comm.rank()));
     rivulet::step_report const& report = sync.after_step();
@@ -102,6 +110,11 @@ TEST_CASE("if all weights are 0 the fragment is skipped on all ranks") {
     CHECK(sync.after_step().applied.size() == 1);
     CHECK(x == std::vector<float>(size, 1.0f));
   });
+}
+
+TEST_CASE("if all weights are 0 the fragment is skipped on all ranks") {
+  check_no_weight(method::all_gather);
+  check_no_weight(method::all_to_all);
 }
 
 TEST_CASE("a weight that is negative or no number is refused, and changes nothing") {
@@ -124,13 +137,17 @@ TEST_CASE("a weight that is negative or no number is refused, and changes nothin
 }
 
 TEST_CASE("weights whose sum overflows skip alike") {
-  run_ranks(2, [](local& comm) {
-    std::vector<float> x(size, 0.0f);
-    rivulet::parameter_set parameters;
-    parameters.add("x", rivulet::layer(0), x);
-    auto sync = make_engine(parameters, comm, std::numeric_limits<double>::max());
-    CHECK(sync.after_step().skipped.size() == 1);
-  });
+  for (method reduction : {method::all_gather, method::all_to_all}) {
+    run_ranks(2, [&](local& comm) {
+      std::vector<float> x(size, 0.0f);
+      rivulet::parameter_set parameters;
+      parameters.add("x", rivulet::layer(0), x);
+      auto sync = make_engine(parameters, comm, std::numeric_limits<double>::max(), reduction);
+      x.assign(size, 1.0f);
+      CHECK(sync.after_step().skipped.size() == 1);
+      CHECK(sync.version(0) == 0);
+    });
+  }
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include <doctest/doctest.h>
 
+#include <rivulet/codec/error_feedback.hpp>
 #include <rivulet/concepts.hpp>
 
 #include "contract/partitioner_contract.hpp"
@@ -64,6 +65,80 @@ struct nameless_codec : codec_of_4 {
 static_assert(rivulet::BlockCodec<codec_of_4>);
 static_assert(!rivulet::BlockCodec<codec_of_3>, "3 does not divide 4096");
 static_assert(!rivulet::BlockCodec<nameless_codec>);
+
+struct tile_codec {
+  static constexpr std::string_view name = "tiles";
+  static constexpr std::uint16_t id = 0x8002;
+  [[nodiscard]] std::size_t tile_bytes(std::size_t) const { return 1; }
+  void encode_tile(float const*, std::size_t, std::byte*, std::uint64_t) const {}
+  void accumulate_tile(std::byte const*, std::size_t, float, float*) const {}
+};
+struct without_a_key : tile_codec {
+  void encode_tile(float const*, std::size_t, std::byte*) const {}
+};
+struct without_const : tile_codec {
+  void encode_tile(float const*, std::size_t, std::byte*, std::uint64_t) {}
+};
+struct of_no_size : tile_codec {
+  void tile_bytes(std::size_t) const {}
+};
+struct nameless_tiles : tile_codec {
+ private:
+  using tile_codec::id;
+};
+static_assert(rivulet::TileCodec<tile_codec> && !rivulet::BlockCodec<tile_codec>);
+static_assert(!rivulet::TileCodec<without_a_key>);
+static_assert(!rivulet::TileCodec<without_const>);
+static_assert(!rivulet::TileCodec<of_no_size>);
+static_assert(!rivulet::TileCodec<nameless_tiles>);
+static_assert(!rivulet::TileCodec<codec_of_4>);
+static_assert(rivulet::Codec<tile_codec> && rivulet::Codec<codec_of_4>);
+static_assert(!rivulet::Codec<without_a_key> && !rivulet::Codec<codec_of_3>);
+
+struct message_codec {
+  static constexpr std::string_view name = "messages";
+  static constexpr std::uint16_t id = 0x8003;
+  struct encoder {
+    void reserve(message_codec const&, std::size_t) {}
+    void begin(message_codec const&, std::size_t) {}
+    void offer(float const*, std::size_t) {}
+    void finish(message_codec const&, std::byte*) {}
+  };
+  [[nodiscard]] std::size_t message_bytes(std::size_t) const { return 1; }
+  void accumulate(std::byte const*, std::size_t, std::size_t, std::size_t, float, float*) const {}
+};
+struct without_an_encoder : message_codec {
+ private:
+  using message_codec::encoder;
+};
+struct that_allocates_late : message_codec {
+  struct encoder {
+    void begin(message_codec const&, std::size_t) {}
+    void offer(float const*, std::size_t) {}
+    void finish(message_codec const&, std::byte*) {}
+  };
+};
+struct that_decodes_all_at_once : message_codec {
+  void accumulate(std::byte const*, std::size_t, float, float*) const {}
+};
+static_assert(rivulet::MessageCodec<message_codec> && !rivulet::Codec<message_codec>);
+static_assert(!rivulet::MessageCodec<without_an_encoder>);
+static_assert(!rivulet::MessageCodec<that_allocates_late>);
+static_assert(!rivulet::MessageCodec<that_decodes_all_at_once>);
+static_assert(!rivulet::MessageCodec<tile_codec>);
+
+static_assert(rivulet::FragmentCodec<codec_of_4> && rivulet::FragmentCodec<tile_codec>);
+static_assert(rivulet::FragmentCodec<message_codec>);
+static_assert(!rivulet::FragmentCodec<codec_of_3> && !rivulet::FragmentCodec<int>);
+
+using rivulet::codec::error_feedback;
+using rivulet::codec::two_stage;
+static_assert(rivulet::SyncCodec<codec_of_4> && rivulet::SyncCodec<message_codec>);
+static_assert(rivulet::SyncCodec<error_feedback<tile_codec>>);
+static_assert(rivulet::SyncCodec<error_feedback<two_stage<message_codec, codec_of_4>>>);
+static_assert(!rivulet::SyncCodec<codec_of_3> && !rivulet::SyncCodec<error_feedback<codec_of_3>>);
+static_assert(!rivulet::SyncCodec<two_stage<codec_of_4, codec_of_3>>);
+static_assert(!rivulet::SyncCodec<two_stage<error_feedback<codec_of_4>, codec_of_4>>);
 
 struct optimizer {
   float learning_rate = 1;

@@ -354,7 +354,9 @@ TEST_CASE("options: the defaults are a whole comparison") {
   CHECK(chosen.mixing == 0.0F);
   CHECK(chosen.pattern == train_gpt::fragment_pattern::strided);
   CHECK(chosen.layers_per_fragment == 1);
-  CHECK(chosen.codec == train_gpt::wire_codec::e3m0);
+  CHECK(chosen.codec == train_gpt::wire_codec::lloyd_max4);
+  CHECK_FALSE(chosen.error_feedback);
+  CHECK(chosen.record.empty());
   CHECK(chosen.diloco_codec == train_gpt::wire_codec::float32);
   CHECK(chosen.outer_learning_rate == 0.7F);
   CHECK(chosen.outer_momentum == 0.9F);
@@ -497,7 +499,12 @@ TEST_CASE("options: values out of range are refused with flag, value and rule") 
   CHECK(contains(usage_error({"--learning-rate", "0"}), "--learning-rate 0: must be"));
   CHECK(contains(usage_error({"--learning-rate", "inf"}), "--learning-rate inf: must be"));
   CHECK(contains(usage_error({"--outer-momentum", "1"}), "--outer-momentum 1: must be"));
-  CHECK(usage_error({"--codec", "fp8"}) == "--codec fp8: must be one of float32, bf16, e3m0");
+  CHECK(contains(usage_error({"--codec", "fp6"}),
+                 "--codec fp6: must be one of float32, bf16, fp16, fp8, int8, e3m0, lloyd_max4"));
+  CHECK(usage_error({"--record", "d.f32", "--overlap", "0"}) ==
+        "--record: needs --overlap of at least 1");
+  CHECK(contains(usage_error({"--method", "diloco", "--record", "d.f32"}), "--record"));
+  CHECK(contains(usage_error({"--method", "none", "--error-feedback"}), "--error-feedback"));
   CHECK(contains(usage_error({"--method", "fsdp"}), "--method fsdp: must be one of"));
 }
 
@@ -681,7 +688,7 @@ TEST_CASE("report: summary.json reads back as it was written") {
   CHECK(run.at("outer_fingerprint") == "fedcba9876543210");
   CHECK(run.at("workers_identical") == true);
   CHECK(read.at("byte_frequency_loss") == 3.25);
-  CHECK(read.at("settings").at("codec") == "e3m0");
+  CHECK(read.at("settings").at("codec") == "lloyd_max4");
 }
 
 TEST_CASE("report: results that cannot be written are refused with the file") {

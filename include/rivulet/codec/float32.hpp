@@ -5,7 +5,7 @@
 
 #include <cstring>
 
-#include <rivulet/codec/block_codec.hpp>
+#include <rivulet/codec/tile.hpp>
 
 namespace rivulet::codec {
 
@@ -25,6 +25,18 @@ struct float32 {
     std::memcpy(&value, codes, 4);
     *sums = rivulet::detail::fma(value, weight, *sums);
   }
+
+#if defined(RIVULET_AVX2)
+  struct avx2 {
+    RIVULET_AVX2_PART static bool regular(float const*) { return true; }
+    RIVULET_AVX2_PART static __m256i encode(float const* values) {
+      return rivulet::detail::avx2::load_bits(values);
+    }
+    RIVULET_AVX2_PART static __m256 decode(std::byte const* codes) {
+      return _mm256_castsi256_ps(_mm256_loadu_si256(reinterpret_cast<__m256i const*>(codes)));
+    }
+  };
+#endif
 };
 
 static_assert(BlockCodec<float32>);

@@ -2,17 +2,17 @@
 
 /// \file
 /// The passes over a fragment: one traversal from parameters to codes, and one from the codes of
-/// all workers to parameters. A pass is a functor per tile of 4096 values that an executor runs;
-/// between memory and codec the values of a tile stay in the first-level cache.
+/// all workers to parameters. A pass is a functor per tile that an executor runs; between memory
+/// and codec the values of a tile stay in the first-level cache.
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <vector>
 
-#include <rivulet/codec/block_codec.hpp>
-#include <rivulet/codec/wire.hpp>
+#include <rivulet/codec/layout.hpp>
+#include <rivulet/detail/hash.hpp>
 
 namespace rivulet {
 
@@ -20,95 +20,6 @@ namespace rivulet {
 enum class nonfinite_policy : std::uint8_t {
   reject,   ///< the header carries `rejected`; all ranks skip the fragment alike
   saturate  ///< NaN becomes 0, infinity the largest finite float of its sign
-};
-
-/// A slice with what a kernel needs.
-struct bound_slice {
-  std::byte* local;  ///< first element of the slice in the model
-  element_type element;
-  std::size_t parameter;
-  std::size_t offset;  ///< first element of the slice in its parameter
-  std::size_t values;
-  std::size_t first_value;  ///< index in the fragment
-  std::size_t first_block;
-  std::size_t first_tile;
-};
-
-/// The part of a slice that one tile covers.
-struct tile_part {
-  bound_slice const* from;
-  std::size_t begin;  ///< first value, counted in the slice
-  std::size_t count;  ///< 1 .. 4096
-
-  /// Index of the first value in the fragment.
-  [[nodiscard]] std::size_t first() const { return from->first_value + begin; }
-};
-
-/// A fragment laid out for a codec: where the values, blocks and tiles of each slice begin.
-class fragment_layout {
- public:
-  /// Values in a tile; a multiple of every block size.
-  static constexpr std::size_t tile_values = cut_elements;
-
-  /// The layout of `f` for blocks of `block_size` values. Throws precondition_error for a
-  /// parameter in device memory.
-  fragment_layout(fragment const& f, parameter_set const& parameters, std::size_t block_size) {
-    for (slice const& part : f.slices) {
-      parameter const& p = parameters[part.parameter];
-      detail::require(p.tensor.space == memory_space::host, "parameter '", p.name,
-                      "' lies in device memory, which these passes do not reach");
-      slices_.push_back({nullptr, p.tensor.element, part.parameter, part.offset, part.size, values_,
-                         blocks_, tiles_});
-      values_ += part.size;
-      blocks_ += (part.size + block_size - 1) / block_size;
-      tiles_ += (part.size + tile_values - 1) / tile_values;
-    }
-    bind(parameters);
-  }
-
-  /// Looks up where the parameters lie now.
-  void bind(parameter_set const& parameters) {
-    for (bound_slice& r : slices_) {
-      tensor_ref const& tensor = parameters[r.parameter].tensor;
-      r.local = static_cast<std::byte*>(tensor.data) + r.offset * size_of(tensor.element);
-    }
-  }
-
-  [[nodiscard]] tile_part tile(std::size_t index) const {
-    std::size_t low = 0;
-    std::size_t high = slices_.size();
-    while (high - low > 1) {
-      std::size_t const middle = (low + high) / 2;
-      (slices_[middle].first_tile <= index ? low : high) = middle;
-    }
-    bound_slice const& r = slices_[low];
-    std::size_t const begin = (index - r.first_tile) * tile_values;
-    std::size_t const rest = r.values - begin;
-    return {&r, begin, rest < tile_values ? rest : tile_values};
-  }
-
-  [[nodiscard]] std::span<bound_slice const> slices() const { return slices_; }
-  [[nodiscard]] std::size_t values() const { return values_; }
-  [[nodiscard]] std::size_t blocks() const { return blocks_; }
-  [[nodiscard]] std::size_t tiles() const { return tiles_; }
-
- private:
-  std::vector<bound_slice> slices_;
-  std::size_t values_ = 0;
-  std::size_t blocks_ = 0;
-  std::size_t tiles_ = 0;
-};
-
-/// Bytes of a fragment on the wire: header + sum over slices of ceil(n / block) * block_bytes.
-template <BlockCodec C>
-[[nodiscard]] std::size_t message_bytes(fragment_layout const& layout) {
-  return header_bytes + layout.blocks() * codec::block_bytes<C>;
-}
-
-/// The encoded fragment of one worker, as the decoding pass reads it.
-struct contribution {
-  std::byte const* payload;
-  float weight;  ///< c_m = float(w_m / sum of w), not 0
 };
 
 namespace pass {
@@ -121,62 +32,268 @@ void visit_local(tile_part const& part, F const& f) {
   });
 }
 
-/// Source of an encoding pass: D = Theta - theta, the outer gradient. Theta is first rounded to the
-/// model's element type, so that a parameter that training left alone has D = 0 exactly. Returns
-/// the checksum of Theta's bits.
+// --- loops over the values of a tile, each with a vector form of the same bits ---
+
+/// values[i] <- round(theta[i]) - local[i]
+template <class Element>
+void subtract(float const* theta, Element const* local, std::size_t count, float* values) {
+  for (std::size_t i = 0; i < count; ++i) {
+    values[i] = to_float(from_float<Element>(theta[i])) - to_float(local[i]);
+  }
+}
+
+/// values[i] <- local[i]
+template <class Element>
+void load(Element const* local, std::size_t count, float* values) {
+  for (std::size_t i = 0; i < count; ++i) values[i] = to_float(local[i]);
+}
+
+/// values[i] <- fma(factor, others[i], values[i])
+inline void add_scaled(float factor, float const* others, std::size_t count, float* values) {
+  for (std::size_t i = 0; i < count; ++i) values[i] = detail::fma(factor, others[i], values[i]);
+}
+
+/// local[i] <- alpha * local[i] + (1 - alpha) * theta[i]; exactly theta (rounded) for alpha = 0,
+/// exactly local for alpha = 1.
+template <class Element>
+void mix(Element* local, float const* theta, float alpha, std::size_t count) {
+  if (alpha == 1.0f) return;
+  for (std::size_t i = 0; i < count; ++i) {
+    float const global = (1.0f - alpha) * theta[i];
+    local[i] = from_float<Element>(alpha == 0.0f ? theta[i]
+                                                 : detail::fma(alpha, to_float(local[i]), global));
+  }
+}
+
+/// One step of the outer optimizer on `count` values; the slots of a value lie `stride` apart.
+template <class O>
+void step(O const& optimizer, float const* mean, float* theta, float* slots, std::size_t stride,
+          std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) {
+    float values[O::state_slots + 1];
+    for (std::size_t s = 0; s < O::state_slots; ++s) values[s] = slots[s * stride + i];
+    theta[i] = optimizer.step(theta[i], mean[i], values);
+    for (std::size_t s = 0; s < O::state_slots; ++s) slots[s * stride + i] = values[s];
+  }
+}
+
+[[nodiscard]] inline bool all_finite(float const* values, std::size_t count) {
+  std::uint32_t bad = 0;
+  for (std::size_t i = 0; i < count; ++i) bad |= detail::is_finite(values[i]) ? 0u : 1u;
+  return bad == 0;
+}
+
+#if defined(RIVULET_AVX2)
+namespace avx2 {
+
+namespace simd = detail::avx2;
+
+template <class Element>
+RIVULET_AVX2 void subtract(float const* theta, Element const* local, std::size_t count,
+                           float* values) {
+  std::size_t i = 0;
+  for (; i + 8 <= count; i += 8) {
+    __m256 const rounded = simd::rounded8(simd::load8(theta + i), local);
+    _mm256_storeu_ps(values + i, _mm256_sub_ps(rounded, simd::load8(local + i)));
+  }
+  pass::subtract(theta + i, local + i, count - i, values + i);
+}
+
+template <class Element>
+RIVULET_AVX2 void load(Element const* local, std::size_t count, float* values) {
+  std::size_t i = 0;
+  for (; i + 8 <= count; i += 8) _mm256_storeu_ps(values + i, simd::load8(local + i));
+  pass::load(local + i, count - i, values + i);
+}
+
+RIVULET_AVX2 inline void add_scaled(float factor, float const* others, std::size_t count,
+                                    float* values) {
+  __m256 const f = _mm256_set1_ps(factor);
+  std::size_t i = 0;
+  for (; i + 8 <= count; i += 8) {
+    __m256 const sum = _mm256_fmadd_ps(f, simd::load8(others + i), simd::load8(values + i));
+    _mm256_storeu_ps(values + i, sum);
+  }
+  pass::add_scaled(factor, others + i, count - i, values + i);
+}
+
+template <class Element>
+RIVULET_AVX2_PART void mix8(Element* local, __m256 theta, float alpha) {
+  if (alpha == 1.0f) return;
+  if (alpha != 0.0f) {
+    __m256 const global = _mm256_mul_ps(_mm256_set1_ps(1.0f - alpha), theta);
+    theta = _mm256_fmadd_ps(_mm256_set1_ps(alpha), simd::load8(local), global);
+  }
+  simd::store8(local, theta);
+}
+
+template <class Element>
+RIVULET_AVX2 void mix(Element* local, float const* theta, float alpha, std::size_t count) {
+  std::size_t i = 0;
+  for (; i + 8 <= count; i += 8) mix8(local + i, simd::load8(theta + i), alpha);
+  pass::mix(local + i, theta + i, alpha, count - i);
+}
+
+/// step and mix in one loop.
+template <class O, class Element>
+RIVULET_AVX2 void step_and_mix(O const& optimizer, float const* mean, float* theta, float* slots,
+                               std::size_t stride, Element* local, float alpha, std::size_t count) {
+  std::size_t i = 0;
+  for (; i + 8 <= count; i += 8) {
+    __m256 values[O::state_slots + 1];
+    RIVULET_UNROLL
+    for (std::size_t s = 0; s < O::state_slots; ++s)
+      values[s] = simd::load8(slots + s * stride + i);
+    __m256 const next =
+        O::avx2::step(optimizer, simd::load8(theta + i), simd::load8(mean + i), values);
+    RIVULET_UNROLL
+    for (std::size_t s = 0; s < O::state_slots; ++s) {
+      _mm256_storeu_ps(slots + s * stride + i, values[s]);
+    }
+    _mm256_storeu_ps(theta + i, next);
+    mix8(local + i, next, alpha);
+  }
+  if (i == count) return;
+  float* const rest = O::state_slots > 0 ? slots + i : nullptr;
+  pass::step(optimizer, mean + i, theta + i, rest, stride, count - i);
+  pass::mix(local + i, theta + i, alpha, count - i);
+}
+
+/// pass::step, whose fma is an instruction here even where the user's flags make it a call.
+template <class O>
+RIVULET_AVX2 void step(O const& optimizer, float const* mean, float* theta, float* slots,
+                       std::size_t stride, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) {
+    float values[O::state_slots + 1];
+    for (std::size_t s = 0; s < O::state_slots; ++s) values[s] = slots[s * stride + i];
+    theta[i] = optimizer.step(theta[i], mean[i], values);
+    for (std::size_t s = 0; s < O::state_slots; ++s) slots[s * stride + i] = values[s];
+  }
+}
+
+RIVULET_AVX2 inline bool all_finite(float const* values, std::size_t count) {
+  __m256i most[4] = {};
+  std::size_t i = 0;
+  for (; i + 32 <= count; i += 32) {
+    RIVULET_UNROLL
+    for (std::size_t j = 0; j < 4; ++j) {
+      __m256i const bits = simd::load_bits(values + i + 8 * j);
+      most[j] = _mm256_max_epi32(most[j], simd::magnitude(bits));
+    }
+  }
+  most[0] = _mm256_max_epi32(most[0], most[1]);
+  most[2] = _mm256_max_epi32(most[2], most[3]);
+  return simd::all_finite(_mm256_max_epi32(most[0], most[2])) &&
+         pass::all_finite(values + i, count - i);
+}
+
+}  // namespace avx2
+
+/// Calls a loop of this namespace, in its vector form where the processor can.
+#define RIVULET_DISPATCH(loop, ...) \
+  (detail::use_vectors() ? avx2::loop(__VA_ARGS__) : pass::loop(__VA_ARGS__))
+#else
+#define RIVULET_DISPATCH(loop, ...) pass::loop(__VA_ARGS__)
+#endif
+
+// --- sources: what an encoding pass reads; load(part, tile, values) fills `values` with a part of
+// tile number `tile`, cut at multiples of `chunk` values, and returns a checksum ---
+
+/// D = Theta - theta, the outer gradient. Theta is first rounded to the model's element type, so
+/// that a parameter that training left alone has D = 0 exactly. The checksum is that of Theta.
 struct outer_gradient {
+  static constexpr std::size_t chunk = 1;
   float const* outer;  ///< Theta of the fragment
 
-  std::uint64_t load(tile_part const& part, float* values) const {
-    std::size_t const first = part.first();
-    float const* const theta = outer + first;
+  std::uint64_t load(tile_part const& part, std::size_t, float* values) const {
+    float const* const theta = outer + part.first();
     visit_local(part, [&](auto const* local) {
-      using element = std::remove_cvref_t<decltype(*local)>;
-      for (std::size_t i = 0; i < part.count; ++i) {
-        values[i] = to_float(from_float<element>(theta[i])) - to_float(local[i]);
-      }
+      RIVULET_DISPATCH(subtract, theta, local, part.count, values);
     });
-    return checksum(theta, part.count, first);
+    return checksum(theta, part.count, part.first());
   }
 
   /// Checksum of `count` outer parameters from index `first` of the fragment on.
   static std::uint64_t checksum(float const* theta, std::size_t count, std::size_t first) {
-    std::uint64_t sum = 0;
-    for (std::size_t i = 0; i < count; ++i) {
-      sum += detail::mixed_word(detail::bits_of(theta[i]), first + i);
-    }
-    return sum;
+    return detail::mixed_sum(reinterpret_cast<std::byte const*>(theta), count * 4, first * 4);
   }
 };
 
-/// Source of an encoding pass: the tensors as they are (gradients, say).
+/// The tensors as they are (gradients, say).
 struct local_values {
-  std::uint64_t load(tile_part const& part, float* values) const {
-    visit_local(part, [&](auto const* local) {
-      for (std::size_t i = 0; i < part.count; ++i) values[i] = to_float(local[i]);
-    });
+  static constexpr std::size_t chunk = 1;
+
+  std::uint64_t load(tile_part const& part, std::size_t, float* values) const {
+    visit_local(part,
+                [&](auto const* local) { RIVULET_DISPATCH(load, local, part.count, values); });
     return 0;
   }
 };
 
-/// theta <- alpha * theta + (1 - alpha) * Theta; exactly Theta (rounded) for alpha = 0,
-/// exactly theta for alpha = 1.
-inline void mix(tile_part const& part, float const* theta, float alpha) {
-  visit_local(part, [&](auto* local) {
-    using element = std::remove_cvref_t<decltype(*local)>;
-    if (alpha == 1.0f) return;
-    if (alpha == 0.0f) {
-      for (std::size_t i = 0; i < part.count; ++i) local[i] = from_float<element>(theta[i]);
-      return;
-    }
-    for (std::size_t i = 0; i < part.count; ++i) {
-      float const global = (1.0f - alpha) * theta[i];
-      local[i] = from_float<element>(detail::fma(alpha, to_float(local[i]), global));
-    }
-  });
-}
+/// Another source and what earlier messages left over: acc = D + beta * e.
+template <class Source>
+struct with_residual {
+  static constexpr std::size_t chunk = Source::chunk;
+  Source source;
+  float const* residual;  ///< e of the fragment
+  float beta;
 
-/// Sink of a decoding pass: the outer step, then theta <- alpha * theta + (1 - alpha) * Theta.
+  std::uint64_t load(tile_part const& part, std::size_t index, float* values) const {
+    std::uint64_t const sum = source.load(part, index, values);
+    RIVULET_DISPATCH(add_scaled, beta, residual + part.first(), part.count, values);
+    return sum;
+  }
+};
+
+/// The weighted sum of encoded tiles, senders in order: acc = fma(value, scale * weight, acc).
+/// Every sender's bytes hold the tiles of `range`.
+template <FragmentCodec C>
+struct sum_of {
+  static constexpr std::size_t chunk = codec::chunk_values<C>;
+  C codec;
+  fragment_layout const* layout;
+  tile_range range;
+  std::span<codec::weighted_codes const> senders;
+
+  std::uint64_t load(tile_part const& part, std::size_t tile, float* values) const {
+    std::fill_n(values, part.count, 0.0f);
+    if constexpr (Codec<C>) {
+      std::size_t const at = layout->byte_of(tile) - layout->byte_of(range.first);
+      codec::accumulate_chunk(codec, senders, at, part.in_tile(), values);
+    } else {
+      std::size_t const first = layout->value_of(range.first);
+      std::size_t const count = layout->value_of(range.end()) - first;
+      for (codec::weighted_codes const& sender : senders) {
+        codec.accumulate(sender.bytes.data(), count, part.first() - first, part.count,
+                         sender.weight, values);
+      }
+    }
+    return 0;
+  }
+};
+
+/// What the parts of a fragment hold that other workers have averaged: shard r stands in
+/// messages[r].
+template <FragmentCodec C>
+struct shards_of {
+  static constexpr std::size_t chunk = codec::chunk_values<C>;
+  C codec;
+  fragment_layout const* layout;
+  std::span<codec::weighted_codes const> messages;
+
+  std::uint64_t load(tile_part const& part, std::size_t tile, float* values) const {
+    auto const shards = static_cast<int>(messages.size());
+    int r = 0;
+    while (layout->shard(r, shards).end() <= tile) ++r;
+    sum_of<C> const own{codec, layout, layout->shard(r, shards),
+                        messages.subspan(static_cast<std::size_t>(r), 1)};
+    return own.load(part, tile, values);
+  }
+};
+
+// --- sinks: what a receiving pass does with the mean ---
+
+/// The outer step, then theta <- alpha * theta + (1 - alpha) * Theta.
 template <OuterOptimizer O>
 struct outer_step {
   O optimizer;
@@ -186,28 +303,36 @@ struct outer_step {
   float mixing;        ///< alpha
 
   void store(tile_part const& part, float const* mean) const {
-    std::size_t const first = part.first();
-    float* const theta = outer + first;
-    float* const state = slots + first;
-    for (std::size_t i = 0; i < part.count; ++i) {
-      float values[O::state_slots + 1];
-      for (std::size_t s = 0; s < O::state_slots; ++s) values[s] = state[s * stride + i];
-      theta[i] = optimizer.step(theta[i], mean[i], values);
-      for (std::size_t s = 0; s < O::state_slots; ++s) state[s * stride + i] = values[s];
-    }
-    mix(part, theta, mixing);
-  }
-};
-
-/// Sink of a decoding pass: the mean overwrites the tensors.
-struct store_mean {
-  void store(tile_part const& part, float const* mean) const {
+    float* const theta = outer + part.first();
+    float* const state = O::state_slots > 0 ? slots + part.first() : nullptr;
     visit_local(part, [&](auto* local) {
-      using element = std::remove_cvref_t<decltype(*local)>;
-      for (std::size_t i = 0; i < part.count; ++i) local[i] = from_float<element>(mean[i]);
+#if defined(RIVULET_AVX2)
+      if constexpr (requires { typename O::avx2; }) {
+        if (detail::use_vectors()) {
+          avx2::step_and_mix(optimizer, mean, theta, state, stride, local, mixing, part.count);
+          return;
+        }
+      }
+#endif
+      RIVULET_DISPATCH(step, optimizer, mean, theta, state, stride, part.count);
+      RIVULET_DISPATCH(mix, local, theta, mixing, part.count);
     });
   }
 };
+
+/// The mean overwrites the tensors.
+struct store_mean {
+  void store(tile_part const& part, float const* mean) const {
+    visit_local(part, [&](auto* local) { RIVULET_DISPATCH(mix, local, mean, 0.0f, part.count); });
+  }
+};
+
+/// theta <- alpha * theta + (1 - alpha) * Theta.
+inline void mix_tile(tile_part const& part, float const* theta, float alpha) {
+  visit_local(part, [&](auto* local) { RIVULET_DISPATCH(mix, local, theta, alpha, part.count); });
+}
+
+// --- the passes ---
 
 /// What an encoding pass found out, summed over tiles in any order.
 struct encode_totals {
@@ -218,49 +343,35 @@ struct encode_totals {
   std::atomic<std::size_t> nonfinite_tile{none};  ///< the first one with NaN or infinity
 };
 
-/// Encodes a fragment: reads each value once, writes each code once.
-template <BlockCodec C, class Source>
-struct encode {
-  C codec;
+/// Where error feedback keeps what a message leaves over, acc - decode(encode(acc)); or nowhere.
+struct remainder {
+  float* values = nullptr;  ///< of the fragment
+
+  [[nodiscard]] explicit operator bool() const { return values != nullptr; }
+};
+
+/// The values of an encoding pass: loaded, checked, and kept for the remainder.
+template <class Source>
+struct checked_load {
   Source source;
   fragment_layout const* layout;
-  std::byte* payload;
   nonfinite_policy policy;
+  remainder left_over;
   encode_totals* totals;
 
-  void operator()(std::size_t index) const {
-    tile_part const part = layout->tile(index);
-    std::size_t const count = codec::blocks<C>(part.count);
-    alignas(64) float values[fragment_layout::tile_values];
-    std::uint64_t const source_sum = source.load(part, values);
-    for (std::size_t i = part.count; i < count * C::block_size; ++i) values[i] = 0.0f;
-    if (!all_finite(values, part.count)) {
+  void operator()(tile_part const& part, std::size_t tile, float* values) const {
+    totals->source_sum.fetch_add(source.load(part, tile, values), std::memory_order_relaxed);
+    if (!RIVULET_DISPATCH(all_finite, values, part.count)) {
       if (policy == nonfinite_policy::saturate) {
         for (std::size_t i = 0; i < part.count; ++i) values[i] = saturated(values[i]);
       } else {
-        note_nonfinite(index);
+        note_nonfinite(tile);
       }
     }
-    std::size_t const first = part.from->first_block + part.begin / C::block_size;
-    std::byte* const scales = payload + layout->blocks() * C::code_bytes;
-    std::uint64_t sum = 0;
-    for (std::size_t b = 0; b < count; ++b) {
-      std::byte* const codes = payload + (first + b) * C::code_bytes;
-      std::byte* const scale = scales + (first + b) * C::scale_bytes;
-      codec.encode_block(values + b * C::block_size, codes, scale);
-      sum += codec::detail::block_sum<C>(codes, scale, first + b);
-    }
-    totals->payload_sum.fetch_add(sum, std::memory_order_relaxed);
-    totals->source_sum.fetch_add(source_sum, std::memory_order_relaxed);
+    if (left_over) std::copy_n(values, part.count, left_over.values + part.first());
   }
 
  private:
-  static bool all_finite(float const* values, std::size_t count) {
-    std::uint32_t found = 0;
-    for (std::size_t i = 0; i < count; ++i) found |= detail::is_finite(values[i]) ? 0u : 1u;
-    return found == 0;
-  }
-
   static float saturated(float value) {
     if (detail::is_finite(value)) return value;
     auto const bits = detail::bits_of(value);
@@ -268,66 +379,84 @@ struct encode {
     return detail::float_of(bits - 1);
   }
 
-  void note_nonfinite(std::size_t index) const {
+  void note_nonfinite(std::size_t tile) const {
     std::size_t seen = totals->nonfinite_tile.load(std::memory_order_relaxed);
-    while (index < seen &&
-           !totals->nonfinite_tile.compare_exchange_weak(seen, index, std::memory_order_relaxed)) {
+    while (tile < seen &&
+           !totals->nonfinite_tile.compare_exchange_weak(seen, tile, std::memory_order_relaxed)) {
     }
   }
 };
 
-/// Decodes the contributions of all workers in order of rank, adds them up, and hands the mean to
-/// the sink: acc = fma(value, scale * c_m, acc).
-template <BlockCodec C, class Sink>
-struct decode_mean {
-  C codec;
-  Sink sink;
-  fragment_layout const* layout;
-  std::span<contribution const> contributions;
-
-  void operator()(std::size_t index) const {
-    tile_part const part = layout->tile(index);
-    std::size_t const count = codec::blocks<C>(part.count);
-    std::size_t const first = part.from->first_block + part.begin / C::block_size;
-    alignas(64) float mean[fragment_layout::tile_values];
-    for (std::size_t i = 0; i < count * C::block_size; ++i) mean[i] = 0.0f;
-    for (contribution const& c : contributions) {
-      std::byte const* const codes = c.payload + first * C::code_bytes;
-      std::byte const* const scales =
-          c.payload + layout->blocks() * C::code_bytes + first * C::scale_bytes;
-      for (std::size_t b = 0; b < count; ++b) {
-        codec.accumulate_block(codes + b * C::code_bytes, scales + b * C::scale_bytes, c.weight,
-                               mean + b * C::block_size);
-      }
-    }
-    sink.store(part, mean);
-  }
-};
-
-}  // namespace pass
-
-/// Encodes a fragment behind the header whose place `message` begins with, completes the header
-/// (payload bytes, checksums, flags) and writes it last. Returns the index of the parameter in
-/// which NaN or infinity was found and rejected, or -1.
-template <BlockCodec C, class Source, Executor E>
-int encode_message(C const& codec, E const& executor, Source const& source,
-                   fragment_layout const& layout, nonfinite_policy policy, wire_header header,
-                   std::span<std::byte> message) {
-  pass::encode_totals totals;
-  executor.for_each_tile(
-      layout.tiles(), pass::encode<C, Source>{codec, source, &layout, message.data() + header_bytes,
-                                              policy, &totals});
-  header.codec = C::id;
-  header.payload_bytes = message.size() - header_bytes;
-  header.payload_sum = totals.payload_sum;
-  header.outer_state = totals.source_sum;
-  int parameter = -1;
-  if (totals.nonfinite_tile != pass::encode_totals::none) {
-    header.flags |= wire_header::rejected;
-    parameter = static_cast<int>(layout.tile(totals.nonfinite_tile).from->parameter);
-  }
-  header.write(message.data());
-  return parameter;
+/// What the tile whose codes begin `at` bytes into a payload adds to its checksum.
+template <Codec C>
+[[nodiscard]] std::uint64_t tile_sum(C const& codec, std::size_t count, std::byte const* codes,
+                                     std::size_t at) {
+  return detail::mixed_sum(codes, codec::tile_bytes(codec, count), at);
 }
 
+/// Encodes tile number `range.first + index`: reads each value once, writes each code once.
+template <Codec C, class Source>
+struct encode {
+  C codec;
+  checked_load<Source> load;
+  tile_range range;
+  std::byte* payload;  ///< of the range
+  std::uint64_t key;   ///< of random numbers in this message
+
+  void operator()(std::size_t index) const {
+    constexpr std::size_t size = (std::max)(codec::chunk_values<C>, Source::chunk);
+    alignas(64) float values[size];
+    std::size_t const tile = range.first + index;
+    tile_part const all = load.layout->tile(tile);
+    std::size_t const at = all.byte - load.layout->byte_of(range.first);
+    std::byte* const codes = payload + at;
+    for (std::size_t i = 0; i < all.count; i += size) {
+      tile_part const part = all.chunk(i, size);
+      load(part, tile, values);
+      codec::encode_chunk(codec, values, part.in_tile(), codes, tile_key(all));
+      if (load.left_over) {
+        codec::weighted_codes const own{{codes, codec::tile_bytes(codec, all.count)}, -1.0f};
+        codec::accumulate_chunk(codec, std::span(&own, 1), 0, part.in_tile(),
+                                load.left_over.values + part.first());
+      }
+    }
+    std::uint64_t const sum = tile_sum(codec, all.count, codes, at);
+    load.totals->payload_sum.fetch_add(sum, std::memory_order_relaxed);
+  }
+
+ private:
+  /// Random numbers hang on the place in the model, not on the partition.
+  [[nodiscard]] std::uint64_t tile_key(tile_part const& part) const {
+    return detail::hash{}
+        .add(key)
+        .add(std::uint64_t{part.from->parameter})
+        .add(std::uint64_t{part.from->offset + part.begin})
+        .value();
+  }
+};
+
+/// Hands the mean, as a source gives it, to a sink.
+template <class Source, class Sink>
+struct receive {
+  Source mean;
+  Sink sink;
+  fragment_layout const* layout;
+
+  void operator()(std::size_t tile) const {
+    constexpr std::size_t size = Source::chunk;
+    alignas(64) float values[size];
+    tile_part const all = layout->tile(tile);
+    for (std::size_t i = 0; i < all.count; i += size) {
+      tile_part const part = all.chunk(i, size);
+      mean.load(part, tile, values);
+      sink.store(part, values);
+    }
+  }
+};
+template <class Source, class Sink>
+receive(Source, Sink, fragment_layout const*) -> receive<Source, Sink>;
+
+}  // namespace pass
 }  // namespace rivulet
+
+#undef RIVULET_DISPATCH

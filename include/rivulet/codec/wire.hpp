@@ -7,9 +7,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <span>
+#include <string_view>
+#include <type_traits>
 
-#include <rivulet/codec/block_codec.hpp>
+#include <rivulet/detail/hash.hpp>
 
 namespace rivulet {
 
@@ -18,20 +19,22 @@ namespace rivulet {
 struct wire_header {
   static constexpr std::uint32_t expected_magic = 0x544c5652;  // "RVLT"
   static constexpr std::uint16_t expected_format = 1;
-  static constexpr std::uint32_t rejected = 1;  ///< flag: the sender found NaN or infinity
+  static constexpr std::uint32_t rejected = 1;   ///< flag: the sender found NaN or infinity
+  static constexpr std::uint32_t no_weight = 2;  ///< flag: there was nothing to average
 
   std::uint32_t magic = expected_magic;
   std::uint16_t format = expected_format;
   std::uint16_t codec = 0;  ///< C::id
   std::uint32_t fragment = 0;
-  std::uint32_t flags = 0;
+  std::uint32_t flags = 0;    ///< the two above; from bit 8 on 1 + the rank that rejected, in a
+                              ///< mean that was not formed
   std::int64_t step = 0;      ///< inner step of the send
   std::uint64_t version = 0;  ///< syncs that the sender had applied to the fragment
   double weight = 1;          ///< of the sender in the mean; 0 = receives only
   std::uint64_t payload_bytes = 0;
   std::uint64_t outer_state = 0;  ///< checksum of the sender's outer parameters: equal on all
   float learning_rate = 0;        ///< outer learning rate of this operation
-  std::uint32_t reserved = 0;
+  std::uint32_t part = 0;         ///< 0: the whole fragment; see reduce::all_to_all_mean
   std::uint64_t payload_sum = 0;  ///< order-independent checksum of the payload
   std::uint64_t header_sum = 0;   ///< mixed sum of the 72 bytes before it
 
@@ -70,6 +73,7 @@ enum class wire_check : std::uint8_t {
   header_sum,
   codec,
   fragment,
+  part,
   step,
   version,
   weight,
@@ -88,6 +92,7 @@ enum class wire_check : std::uint8_t {
       "header checksum",
       "codec",
       "fragment",
+      "part of the fragment",
       "step",
       "version",
       "weight",
@@ -95,35 +100,6 @@ enum class wire_check : std::uint8_t {
       "checksum of the outer parameters (the replicas have diverged)",
       "payload checksum"};
   return names[static_cast<std::size_t>(check)];
-}
-
-/// Checks the header and the checksum of `message` against `expected`, this rank's own header of
-/// the same operation, for a payload of `blocks` blocks. Nothing but `message` is read. The payload
-/// of a sender of weight 0 is not read: it is not decoded either.
-template <BlockCodec C>
-[[nodiscard]] wire_check check_message(std::span<std::byte const> message,
-                                       wire_header const& expected, std::size_t blocks) {
-  std::size_t const payload_bytes = blocks * codec::block_bytes<C>;
-  if (message.size() != header_bytes + payload_bytes) return wire_check::length;
-  wire_header const header = wire_header::read(message.data());
-  if (header.magic != wire_header::expected_magic) return wire_check::magic;
-  if (header.format != wire_header::expected_format) return wire_check::format;
-  if (header.header_sum != header.compute_sum()) return wire_check::header_sum;
-  if (header.payload_bytes != payload_bytes) return wire_check::length;
-  if (header.codec != C::id) return wire_check::codec;
-  if (header.fragment != expected.fragment) return wire_check::fragment;
-  if (header.step != expected.step) return wire_check::step;
-  if (header.version != expected.version) return wire_check::version;
-  if (!detail::is_finite(header.weight) || header.weight < 0) return wire_check::weight;
-  if (detail::bits_of(header.learning_rate) != detail::bits_of(expected.learning_rate)) {
-    return wire_check::learning_rate;
-  }
-  if (header.outer_state != expected.outer_state) return wire_check::outer_state;
-  if (header.weight > 0 && (header.flags & wire_header::rejected) == 0 &&
-      header.payload_sum != codec::detail::payload_sum<C>(message.data() + header_bytes, blocks)) {
-    return wire_check::payload_sum;
-  }
-  return wire_check::good;
 }
 
 }  // namespace rivulet

@@ -42,8 +42,8 @@ using setting_hashes = std::array<std::uint64_t, setting_names.size()>;
 /// The settings before these two count for a saved state.
 inline constexpr std::size_t saved_settings = setting_names.size() - 2;
 
-/// The hashes of an engine with reduction R. A codec with options has a fingerprint() of them.
-template <class R, class C, class O>
+/// The hashes of an engine.
+template <class C, class O>
 [[nodiscard]] setting_hashes hash_settings(parameter_set const& parameters,
                                            std::span<fragment const> fragments,
                                            schedule::streaming const& schedule,
@@ -52,9 +52,6 @@ template <class R, class C, class O>
   hash model;
   hash partition;
   hash offsets;
-  hash coding;
-  coding.add(std::string_view(C::name)).add(C::block_size);
-  if constexpr (requires { codec.fingerprint(); }) coding.add(codec.fingerprint());
   for (parameter const& p : parameters.parameters()) {
     model.add(p.name).add(p.tensor.size).add(std::uint64_t{p.trainable});
   }
@@ -71,9 +68,9 @@ template <class R, class C, class O>
           static_cast<std::uint64_t>(schedule.sync_every()),
           offsets.value(),
           static_cast<std::uint64_t>(schedule.first()),
-          coding.value(),
+          codec::fingerprint(codec),
           static_cast<std::uint64_t>(config.nonfinite),
-          hash{}.add(R::name).value(),
+          static_cast<std::uint64_t>(config.reduction),
           outer.fingerprint(),
           hash{}.add(outer.learning_rate).value(),
           static_cast<std::uint64_t>(config.initial)};

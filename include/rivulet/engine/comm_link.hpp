@@ -56,7 +56,7 @@ class comm_link {
     collective(what, [&](Comm& comm, deadline until) {
       return comm.all_gather(std::as_bytes(mine), std::as_writable_bytes(std::span(all)), until);
     });
-    bytes_sent_ += reduce::all_gather_mean::sent_bytes(mine.size_bytes(), size());
+    bytes_sent_ += to_others(mine.size_bytes());
     return all;
   }
 
@@ -66,13 +66,17 @@ class comm_link {
       return comm.broadcast(std::as_writable_bytes(values), source, until);
     });
     if (rank() != source) return;
-    bytes_sent_ += reduce::all_gather_mean::sent_bytes(values.size_bytes(), size());
+    bytes_sent_ += to_others(values.size_bytes());
   }
 
   /// Bytes that this rank sent by gather and broadcast.
   [[nodiscard]] std::uint64_t bytes_sent() const { return bytes_sent_; }
 
  private:
+  [[nodiscard]] std::uint64_t to_others(std::size_t bytes) const {
+    return std::uint64_t{bytes} * static_cast<std::uint64_t>(size() - 1);
+  }
+
   template <class F>
   void collective(char const* what, F const& f) {
     reduce::exchange_result result;

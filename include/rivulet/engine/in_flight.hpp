@@ -9,7 +9,7 @@
 
 #include <rivulet/engine/comm_thread.hpp>
 #include <rivulet/engine/saved_state.hpp>
-#include <rivulet/reduce/all_gather_mean.hpp>
+#include <rivulet/reduce/mean.hpp>
 
 namespace rivulet {
 
@@ -22,11 +22,13 @@ struct operation {
   std::int64_t sent_at = 0;
   comm_thread::ticket ticket = 0;
   std::vector<std::byte> buffer;
-  std::size_t bytes = 0;  ///< of the buffer in use: the messages of all ranks
+  std::size_t bytes = 0;          ///< of the buffer in use
+  std::size_t message_bytes = 0;  ///< at its end: the messages that the mean is decoded from
   reduce::exchange_result result;
   double wire_seconds = 0;
 
-  [[nodiscard]] std::span<std::byte> messages() { return std::span(buffer).first(bytes); }
+  [[nodiscard]] std::span<std::byte> in_use() { return std::span(buffer).first(bytes); }
+  [[nodiscard]] std::span<std::byte> messages() { return in_use().last(message_bytes); }
 };
 
 /// A ring of operations, whose buffers are reserved beforehand.
@@ -57,29 +59,17 @@ class in_flight_queue {
     --size_;
   }
 
-  template <class Writer>
-  void save(Writer& writer) {
-    for (std::size_t i = 0; i < size_; ++i) {
-      operation& op = (*this)[i];
-      writer.put_value(detail::operation_header{op.fragment, op.rejected_parameter, op.sent_at,
-                                                op.messages().size()});
-      writer.put(op.messages());
-    }
-  }
-
-  /// Takes over saved operations, whose exchange is done. The queue is empty and has room.
-  void load(std::span<detail::saved_state::operation const> saved) {
-    for (auto const& [header, messages] : saved) {
-      operation& op = push();
-      op.fragment = header.fragment;
-      op.rejected_parameter = header.rejected_parameter;
-      op.sent_at = header.sent_at;
-      op.ticket = 0;
-      op.result = {};
-      op.wire_seconds = 0;
-      op.bytes = messages.size();
-      std::copy(messages.begin(), messages.end(), op.buffer.begin());
-    }
+  /// Adds a saved operation, whose exchange is done. The queue has room.
+  void push(detail::saved_state::operation const& saved) {
+    operation& op = push();
+    op.fragment = saved.header.fragment;
+    op.rejected_parameter = saved.header.rejected_parameter;
+    op.sent_at = saved.header.sent_at;
+    op.ticket = 0;
+    op.result = {};
+    op.wire_seconds = 0;
+    op.bytes = op.message_bytes = saved.messages.size();
+    std::copy(saved.messages.begin(), saved.messages.end(), op.buffer.begin());
   }
 
  private:

@@ -21,10 +21,11 @@ namespace rivulet {
 class outer_state {
  public:
   /// Theta starts as the model's parameters; the optimizer's slots start as 0.
-  outer_state(parameter_set const& parameters, std::span<fragment const> fragments,
-              std::size_t block_size, std::size_t slot_count) {
+  template <FragmentCodec C, FragmentCodec M>
+  outer_state(parameter_set const& parameters, std::span<fragment const> fragments, C const& codec,
+              M const& mean_codec, std::size_t slot_count) {
     for (fragment const& f : fragments) {
-      pieces_.push_back({fragment_layout(f, parameters, block_size), values_, 0});
+      pieces_.push_back({fragment_layout(f, parameters, codec, mean_codec), values_, 0});
       values_ += pieces_.back().layout.values();
     }
     theta_.resize(values_);
@@ -33,7 +34,7 @@ class outer_state {
       fragment_layout const& l = layout(p);
       for (std::size_t i = 0; i < l.tiles(); ++i) {
         tile_part const part = l.tile(i);
-        pass::local_values{}.load(part, theta(p).data() + part.first());
+        pass::local_values{}.load(part, i, theta(p).data() + part.first());
       }
     }
   }
@@ -62,6 +63,9 @@ class outer_state {
   [[nodiscard]] std::span<float> slot(int p, std::size_t s) {
     return std::span(slots_).subspan(s * values_ + at(p).first, layout(p).values());
   }
+  [[nodiscard]] std::span<float const> slot(int p, std::size_t s) const {
+    return std::span(slots_).subspan(s * values_ + at(p).first, layout(p).values());
+  }
   /// Outer parameters and slots of fragment `p`, one after the other.
   [[nodiscard]] std::vector<float> copy(int p) {
     std::vector<float> values(theta(p).begin(), theta(p).end());
@@ -88,7 +92,7 @@ class outer_state {
     detail::hash sum;
     add(sum, theta(p));
     for (std::size_t s = 0; s < slot_count(); ++s) {
-      add(sum, std::span(slots_).subspan(s * values_ + at(p).first, layout(p).values()));
+      add(sum, slot(p, s));
     }
     return sum.value();
   }
@@ -106,7 +110,7 @@ class outer_state {
     fragment_layout const& l = layout(p);
     executor.for_each_tile(l.tiles(), [&](std::size_t i) {
       tile_part const part = l.tile(i);
-      pass::mix(part, theta(p).data() + part.first(), alpha);
+      pass::mix_tile(part, theta(p).data() + part.first(), alpha);
     });
   }
 

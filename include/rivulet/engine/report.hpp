@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include <rivulet/reduce/all_gather_mean.hpp>
+#include <rivulet/reduce/mean.hpp>
 
 namespace rivulet {
 

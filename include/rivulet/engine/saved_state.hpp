@@ -2,8 +2,10 @@
 
 /// \file
 /// The saved state of an engine as bytes: a header, versions, outer parameters, optimizer slots,
-/// the operations in flight with their gathered messages, and a checksum over all of it.
+/// the residuals of error feedback, the operations in flight with their gathered messages, and a
+/// checksum over all of it.
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <span>
@@ -25,6 +27,7 @@ struct state_header {
   std::uint64_t values = 0;
   std::uint32_t fragments = 0;
   std::uint32_t slots = 0;
+  std::uint64_t residual_values = 0;  ///< of error feedback: `values`, or none
   float learning_rate = 0;
   std::int32_t world = 0;
   std::uint64_t in_flight = 0;
@@ -36,6 +39,7 @@ struct operation_header {
   std::int32_t rejected_parameter = -1;
   std::int64_t sent_at = 0;
   std::uint64_t bytes = 0;
+  std::uint64_t residual_values = 0;  ///< of error feedback, if the sender's weight was not 0
 };
 
 /// Passes what it is given to sink(std::span<std::byte const>), and sums it up.
@@ -65,12 +69,14 @@ struct saved_state {
   struct operation {
     operation_header header;
     std::span<std::byte const> messages;
+    std::span<std::byte const> residual;
   };
 
   state_header header;
   std::vector<std::uint64_t> versions;
   std::span<std::byte const> theta;
   std::span<std::byte const> slots;
+  std::span<std::byte const> residuals;
   std::vector<operation> in_flight;
 
   /// Throws state_error if the bytes are no saved state, truncated or damaged.
@@ -96,8 +102,8 @@ struct saved_state {
       throw state_error("rivulet: these bytes are no saved state (wrong magic)");
     }
     std::uint64_t const arrays = std::uint64_t{1} + header.slots;
-    if (header.values > bytes.size() / 4 / arrays || header.fragments > bytes.size() ||
-        header.in_flight > bytes.size()) {
+    if (header.values > bytes.size() / 4 / arrays || header.residual_values > bytes.size() / 4 ||
+        header.fragments > bytes.size() || header.in_flight > bytes.size()) {
       throw state_error("rivulet: the saved state is damaged: a size in its header is too large");
     }
     for (std::uint32_t p = 0; p < header.fragments; ++p) {
@@ -105,10 +111,12 @@ struct saved_state {
     }
     state.theta = take(header.values * 4);
     state.slots = take(header.values * 4 * header.slots);
+    state.residuals = take(header.residual_values * 4);
     for (std::uint64_t i = 0; i < header.in_flight; ++i) {
       operation& op = state.in_flight.emplace_back();
       take_value(op.header);
       op.messages = take(op.header.bytes);
+      op.residual = take((std::min)(op.header.residual_values, header.values) * 4);
     }
     std::uint64_t const expected = sum.value();
     std::uint64_t found = 0;

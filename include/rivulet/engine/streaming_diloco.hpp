@@ -14,17 +14,20 @@
 #include <utility>
 #include <vector>
 
-#include <rivulet/codec/passes.hpp>
+#include <rivulet/codec/error_feedback.hpp>
+#include <rivulet/codec/message.hpp>
 #include <rivulet/comm/communicator.hpp>
 #include <rivulet/engine/agreement.hpp>
 #include <rivulet/engine/comm_link.hpp>
 #include <rivulet/engine/in_flight.hpp>
 #include <rivulet/engine/outer_state.hpp>
 #include <rivulet/engine/report.hpp>
+#include <rivulet/engine/residuals.hpp>
 #include <rivulet/engine/saved_state.hpp>
 #include <rivulet/engine/sync_config.hpp>
 #include <rivulet/exec/host.hpp>
 #include <rivulet/reduce/all_gather_mean.hpp>
+#include <rivulet/reduce/all_to_all_mean.hpp>
 #include <rivulet/schedule/streaming.hpp>
 
 namespace rivulet {
@@ -34,15 +37,15 @@ namespace rivulet {
 /// after_step after every inner step.
 ///
 /// Memory beside the model: 4 * (1 + slots) bytes per parameter for outer parameters and optimizer
-/// state, and schedule().max_in_flight() buffers of W times the largest message, for W workers.
-/// Bytes sent per worker and sync of fragment p: (W - 1) * message_bytes(p). Nothing is allocated
-/// after construction but by swap_outer, save, load and rebuild.
+/// state, 8 more with error feedback, and schedule().max_in_flight() buffers of the reduction.
+/// Bytes sent per worker and sync of fragment p: sent_bytes(p). Nothing is allocated after
+/// construction but by swap_outer, save, load and rebuild.
 ///
 /// Threads: all members are called by one thread, the one that trains; the communicator is used by
 /// a thread of the engine. `parameters` and `comm` outlive the engine. Call finish() at the end:
 /// what is still in flight when the engine is destroyed is lost, and if it is on the wire the
 /// communicator is aborted. While the engine lives, nothing else uses its communicator.
-template <Communicator Comm, BlockCodec C, OuterOptimizer O, Executor E>
+template <Communicator Comm, SyncCodec C, OuterOptimizer O, Executor E>
 class streaming_diloco {
  public:
   /// Collective: the ranks compare settings and initial parameters.
@@ -59,9 +62,11 @@ class streaming_diloco {
         fragments_(checked(partitioner(parameters.parameters()), parameters)),
         schedule_(config_.sync_every, config_.overlap_steps, static_cast<int>(fragments_.size()),
                   config_.first_sync, config_.offsets),
-        state_(parameters, fragments_, C::block_size, O::state_slots),
+        state_(parameters, fragments_, stages::sent(codec_), stages::mean(codec_), O::state_slots),
+        residuals_(state_, stages::feeds_back),
         link_(comm, static_cast<std::size_t>(schedule_.max_in_flight()) + 1, config_.timeout_ms) {
     outer_.check();
+    codec::check(codec_);
     report_.reserve(fragments_.size(), parameters.size());
     join();
   }
@@ -200,7 +205,20 @@ class streaming_diloco {
     for (int p = 0; p < schedule_.fragments(); ++p) writer.put_value(state_.version(p));
     writer.put(std::as_bytes(state_.all_theta()));
     writer.put(std::as_bytes(state_.all_slots()));
-    queue_.save(writer);
+    std::vector<float> left_over;  // in one piece, as it is read
+    for (int p = 0; residuals_.enabled() && p < schedule_.fragments(); ++p) {
+      left_over.insert(left_over.end(), residuals_.kept(p).begin(), residuals_.kept(p).end());
+    }
+    writer.put(std::as_bytes(std::span(left_over)));
+    for (std::size_t i = 0; i < queue_.size(); ++i) {
+      operation& op = queue_[i];
+      auto const residual =
+          residuals_.is_pending(op.fragment) ? residuals_.pending(op.fragment) : std::span<float>{};
+      writer.put_value(detail::operation_header{op.fragment, op.rejected_parameter, op.sent_at,
+                                                op.messages().size(), residual.size()});
+      writer.put(op.messages());
+      writer.put(std::as_bytes(residual));
+    }
     writer.finish();
   }
 
@@ -237,8 +255,19 @@ class streaming_diloco {
     }
     step_ = saved.header.step;
     outer_.learning_rate = saved.header.learning_rate;
+    std::span<std::byte const> left_over = saved.residuals;
+    for (int p = 0; residuals_.enabled() && p < schedule_.fragments(); ++p) {
+      std::size_t const size = residuals_.kept(p).size_bytes();
+      copy(left_over.first(size), residuals_.kept(p));
+      left_over = left_over.subspan(size);
+    }
     reserve_queue((std::max)(queue_.capacity(), saved.in_flight.size()));
-    queue_.load(saved.in_flight);
+    for (detail::saved_state::operation const& op : saved.in_flight) {
+      queue_.push(op);
+      if (op.residual.empty()) continue;
+      copy(op.residual, residuals_.pending(op.header.fragment));
+      residuals_.sent(op.header.fragment, state_.version(op.header.fragment));
+    }
   }
 
   /// Hash of the whole outer state: outer parameters, optimizer state, versions. Equal on all
@@ -254,13 +283,52 @@ class streaming_diloco {
   [[nodiscard]] schedule::streaming const& schedule() const { return schedule_; }
   /// Syncs applied to fragment `p`.
   [[nodiscard]] std::uint64_t version(int p) const { return state_.version(p); }
-  /// Bytes of a message of fragment `p`: header + sum over slices of ceil(n / block) * block_bytes.
+  /// Bytes of a message of the whole fragment `p`: header + sum over slices of
+  /// ceil(n / block) * block_bytes (the latter for block codecs).
   [[nodiscard]] std::size_t message_bytes(int p) const {
-    return rivulet::message_bytes<C>(state_.layout(p));
+    return rivulet::message_bytes(stages::sent(codec_), state_.layout(p), state_.layout(p).all());
+  }
+  /// Bytes that a worker sends in one sync of fragment `p`; see the reductions.
+  [[nodiscard]] std::uint64_t sent_bytes(int p) const {
+    return with_reduction(p, [&](auto reduction) {
+      return reduction.sent_bytes(stages::sent(codec_), stages::mean(codec_), state_.layout(p),
+                                  link_.size());
+    });
+  }
+  /// The reduction of fragment `p`: config.reduction, or what it comes to.
+  [[nodiscard]] reduce::method reduction_of(int p) const {
+    return reduce::choose(config_.reduction, stages::sent(codec_), stages::mean(codec_),
+                          state_.layout(p), link_.size());
   }
 
  private:
-  using reduction = reduce::all_gather_mean;
+  using stages = codec::detail::stages<C>;
+  using sent_codec = typename stages::sent_codec;
+  using mean_codec = typename stages::mean_codec;
+
+  /// f(the reduction of fragment `p`)
+  template <class F>
+  auto with_reduction(int p, F const& f) const {
+    return reduction_of(p) == reduce::method::all_to_all ? f(reduce::all_to_all_mean{})
+                                                         : f(reduce::all_gather_mean{});
+  }
+  [[nodiscard]] std::size_t buffer_bytes(int p) const {
+    return with_reduction(p, [&](auto reduction) {
+      return reduction.buffer_bytes(stages::sent(codec_), stages::mean(codec_), state_.layout(p),
+                                    link_.size());
+    });
+  }
+
+  [[nodiscard]] std::size_t result_bytes(int p) const {
+    return with_reduction(p, [&](auto reduction) {
+      return reduction.result_bytes(stages::sent(codec_), stages::mean(codec_), state_.layout(p),
+                                    link_.size());
+    });
+  }
+  [[nodiscard]] float feedback() const {
+    if constexpr (stages::feeds_back) return codec_.beta;
+    return 0.0f;
+  }
 
   static sync_config checked(sync_config config) {
     config.check();
@@ -293,11 +361,11 @@ class streaming_diloco {
 
   void send(int p) {
     fragment_layout& layout = state_.layout(p);
-    std::size_t const message = message_bytes(p);
     operation& op = queue_.push();
     op.fragment = p;
     op.sent_at = step_;
-    op.bytes = reduction::buffer_bytes(message, link_.size());
+    op.bytes = buffer_bytes(p);
+    op.message_bytes = result_bytes(p);
     wire_header header;
     header.fragment = static_cast<std::uint32_t>(p);
     header.step = step_;
@@ -306,9 +374,16 @@ class streaming_diloco {
     header.learning_rate = outer_.learning_rate;
     auto const start = std::chrono::steady_clock::now();
     layout.bind(*parameters_);
-    op.rejected_parameter = encode_message(
-        codec_, executor_, pass::outer_gradient{state_.theta(p).data()}, layout, config_.nonfinite,
-        header, reduction::slot(op.messages(), message, link_.rank()));
+    pass::outer_gradient const gradient{state_.theta(p).data()};
+    if constexpr (stages::feeds_back) {
+      encode(op,
+             pass::with_residual<pass::outer_gradient>{gradient, residuals_.kept(p).data(),
+                                                       feedback()},
+             header);
+      if (header.weight > 0) residuals_.sent(p, header.version);
+    } else {
+      encode(op, gradient, header);
+    }
     report_.encode_seconds += detail::seconds_since(start);
     op.ticket = link_.thread().submit(
         [](void* context) noexcept {
@@ -317,15 +392,41 @@ class streaming_diloco {
         },
         &op);
     report_.sent.push_back(p);
-    report_.bytes_sent += reduction::sent_bytes(message, link_.size());
+    report_.bytes_sent += sent_bytes(p);
+  }
+
+  template <class Source>
+  void encode(operation& op, Source const& source, wire_header const& header) {
+    int const p = op.fragment;
+    pass::remainder left_over;
+    if constexpr (stages::feeds_back) left_over.values = residuals_.pending(p).data();
+    encode_options const options{config_.nonfinite, message_key(op), left_over};
+    with_reduction(p, [&](auto reduction) {
+      fragment_layout const& layout = state_.layout(p);
+      op.rejected_parameter =
+          reduction.encode(stages::sent(codec_), encoder_, executor_, source, layout, options,
+                           header, op.in_use(), link_.rank(), link_.size());
+    });
+  }
+
+  /// The key of the random numbers of this rank's messages in an operation.
+  [[nodiscard]] std::uint64_t message_key(operation const& op) const {
+    return detail::hash{}
+        .add(static_cast<std::uint64_t>(link_.rank()))
+        .add(static_cast<std::uint64_t>(op.sent_at))
+        .value();
   }
 
   /// On the communication thread: the whole reduction of a fragment.
   void exchange(operation& op) noexcept {
     auto const start = std::chrono::steady_clock::now();
-    std::size_t const blocks = state_.layout(op.fragment).blocks();
-    op.result = link_.run([&](Comm& comm, deadline until) {
-      return reduction::exchange<C>(comm, op.messages(), blocks, until);
+    encode_options const options{config_.nonfinite, ~message_key(op), {}};
+    op.result = with_reduction(op.fragment, [&](auto reduction) {
+      return link_.run([&](Comm& comm, deadline until) {
+        return reduction.exchange(stages::sent(codec_), stages::mean(codec_), mean_encoder_,
+                                  state_.layout(op.fragment), options, comm, op.in_use(),
+                                  exchanged_, until);
+      });
     });
     op.wire_seconds = detail::seconds_since(start);
   }
@@ -357,23 +458,30 @@ class streaming_diloco {
     auto const start = std::chrono::steady_clock::now();
     wait_for(op);
     report_.add_wait(op.wire_seconds, detail::seconds_since(start));
-    reduce::verdict const verdict = reduction::open(op.messages(), link_.size(), contributions_);
+    with_reduction(op.fragment, [&](auto reduction) { apply(op, reduction); });
+  }
+
+  template <class Reduction>
+  void apply(operation& op, Reduction reduction) {
+    int const p = op.fragment;
+    reduce::verdict const verdict = reduction.open(op.messages(), link_.size(), senders_);
     if (verdict.what != reduce::verdict::kind::apply) {
-      report_.skipped.push_back({op.fragment, op.sent_at, verdict, op.rejected_parameter});
+      report_.skipped.push_back({p, op.sent_at, verdict, op.rejected_parameter});
+      residuals_.received(p, state_.version(p));
       return;
     }
     auto const arrived = std::chrono::steady_clock::now();
     O outer = outer_;
-    outer.learning_rate = wire_header::read(op.buffer.data()).learning_rate;
-    fragment_layout& layout = state_.layout(op.fragment);
+    outer.learning_rate = wire_header::read(op.messages().data()).learning_rate;
+    fragment_layout& layout = state_.layout(p);
     layout.bind(*parameters_);
-    pass::outer_step<O> const sink{outer, state_.theta(op.fragment).data(),
-                                   state_.slots(op.fragment), state_.values(), config_.mixing};
-    executor_.for_each_tile(layout.tiles(), pass::decode_mean<C, pass::outer_step<O>>{
-                                                codec_, sink, &layout, contributions_});
-    ++state_.version(op.fragment);
+    pass::outer_step<O> const sink{outer, state_.theta(p).data(), state_.slots(p), state_.values(),
+                                   config_.mixing};
+    auto const mean = reduction.mean(stages::sent(codec_), stages::mean(codec_), layout, senders_);
+    executor_.for_each_tile(layout.tiles(), pass::receive{mean, sink, &layout});
+    residuals_.received(p, ++state_.version(p));
     report_.decode_seconds += detail::seconds_since(arrived);
-    report_.applied.push_back(op.fragment);
+    report_.applied.push_back(p);
     report_.note_written(layout);
   }
 
@@ -381,14 +489,20 @@ class streaming_diloco {
 
   void reserve_queue(std::size_t count) {
     std::size_t largest = 0;
-    for (int p = 0; p < schedule_.fragments(); ++p) largest = (std::max)(largest, message_bytes(p));
-    queue_.reserve(count, reduction::buffer_bytes(largest, link_.size()), this);
-    contributions_.reserve(static_cast<std::size_t>(link_.size()));
+    std::size_t values = 0;
+    for (int p = 0; p < schedule_.fragments(); ++p) {
+      largest = (std::max)(largest, buffer_bytes(p));
+      values = (std::max)(values, state_.layout(p).values());
+    }
+    queue_.reserve(count, largest, this);
+    encoder_.reserve(stages::sent(codec_), values);
+    mean_encoder_.reserve(stages::mean(codec_), values);
+    senders_.reserve(static_cast<std::size_t>(link_.size()));
+    exchanged_.reserve(static_cast<std::size_t>(link_.size()));
   }
 
   [[nodiscard]] detail::setting_hashes settings() const {
-    return detail::hash_settings<reduction>(*parameters_, fragments_, schedule_, config_, codec_,
-                                            outer_);
+    return detail::hash_settings(*parameters_, fragments_, schedule_, config_, codec_, outer_);
   }
 
   /// Makes the ranks agree on settings, versions and step; the engine is usable only afterwards.
@@ -407,6 +521,7 @@ class streaming_diloco {
       state_.mix(p, trains ? config_.mixing : 0.0f, executor_);
       report_.note_written(state_.layout(p));
     });
+    for (int p = 0; p < schedule_.fragments(); ++p) residuals_.received(p, state_.version(p));
     for (detail::start_record const& start : starts) step_ = (std::max)(step_, start.step);
     report_.bytes_sent = link_.bytes_sent() - sent_before;
     failed_ = false;
@@ -424,6 +539,7 @@ class streaming_diloco {
     header.values = state_.values();
     header.fragments = static_cast<std::uint32_t>(schedule_.fragments());
     header.slots = static_cast<std::uint32_t>(O::state_slots);
+    header.residual_values = stages::feeds_back ? state_.values() : 0;
     return header;
   }
 
@@ -431,7 +547,8 @@ class streaming_diloco {
     detail::state_header const mine = make_header();
     auto const refuse = [](std::string const& why) { throw state_error("rivulet: load: " + why); };
     if (saved.header.settings != mine.settings || saved.header.values != mine.values ||
-        saved.header.fragments != mine.fragments || saved.header.slots != mine.slots) {
+        saved.header.fragments != mine.fragments || saved.header.slots != mine.slots ||
+        saved.header.residual_values != mine.residual_values) {
       refuse(
           "the state was saved with another model, partition, schedule, codec or outer optimizer");
     }
@@ -439,10 +556,12 @@ class streaming_diloco {
       refuse(detail::concat("the state has operations in flight between ", saved.header.world,
                             " workers, but there are ", link_.size()));
     }
-    for (auto const& [header, messages] : saved.in_flight) {
-      bool const known = header.fragment >= 0 && header.fragment < schedule_.fragments();
-      if (!known || messages.size() !=
-                        reduction::buffer_bytes(message_bytes(header.fragment), link_.size())) {
+    for (detail::saved_state::operation const& op : saved.in_flight) {
+      int const p = op.header.fragment;
+      bool const known = p >= 0 && p < schedule_.fragments();
+      if (!known || op.messages.size() != result_bytes(p) ||
+          (op.header.residual_values > 0 &&
+           (!residuals_.enabled() || op.residual.size() != state_.theta(p).size_bytes()))) {
         refuse("the state holds an operation of another size");
       }
     }
@@ -472,8 +591,12 @@ class streaming_diloco {
   std::vector<fragment> fragments_;
   schedule::streaming schedule_;
   outer_state state_;
+  residuals residuals_;
   in_flight_queue queue_;
-  std::vector<contribution> contributions_;
+  message_encoder<sent_codec> encoder_;
+  message_encoder<mean_codec> mean_encoder_;  // of the communication thread
+  std::vector<codec::weighted_codes> senders_;
+  std::vector<codec::weighted_codes> exchanged_;  // of the communication thread
   std::int64_t step_ = 0;
   step_report report_;
   std::vector<std::byte> local_copy_;  // while the model holds the outer parameters

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include <rivulet/codec/passes.hpp>
+#include <rivulet/reduce/mean.hpp>
 #include <rivulet/schedule/streaming.hpp>
 
 namespace rivulet {
@@ -26,6 +26,7 @@ struct sync_config {
   rivulet::first_sync first_sync = rivulet::first_sync::after_full_round;
   std::vector<int> offsets = {};  ///< send offset per fragment, 0 .. H-1; empty: floor(p * H / P)
   nonfinite_policy nonfinite = nonfinite_policy::reject;
+  reduce::method reduction = reduce::method::automatic;
   initial_parameters initial = initial_parameters::verify;
   double weight = 1.0;       ///< of this worker in the mean; 0: receives only
   int timeout_ms = 600'000;  ///< bound on every collective and every wait, > 0

@@ -22,6 +22,20 @@ struct nesterov {
     slots[0] = m;
     return rivulet::detail::fma(-learning_rate, rivulet::detail::fma(momentum, m, mean), theta);
   }
+#if defined(RIVULET_AVX2)
+  struct avx2 {
+    RIVULET_AVX2_PART static __m256 step(nesterov const& outer, __m256 theta, __m256 mean,
+                                         __m256 (&slots)[2]) {
+      __m256 const mu = _mm256_set1_ps(outer.momentum);
+      __m256 const m = _mm256_fmadd_ps(mu, slots[0], mean);
+      __m256 const magnitude = _mm256_andnot_ps(_mm256_set1_ps(-0.0f), m);
+      __m256 const least = _mm256_set1_ps(rivulet::detail::smallest_kept);
+      slots[0] = _mm256_andnot_ps(_mm256_cmp_ps(magnitude, least, _CMP_LT_OQ), m);
+      __m256 const direction = _mm256_fmadd_ps(mu, slots[0], mean);
+      return _mm256_fmadd_ps(_mm256_set1_ps(-outer.learning_rate), direction, theta);
+    }
+  };
+#endif
   [[nodiscard]] std::uint64_t fingerprint() const {
     return rivulet::detail::hash{}.add("nesterov").add(momentum).value();
   }

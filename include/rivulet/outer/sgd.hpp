@@ -17,6 +17,14 @@ struct sgd {
   [[nodiscard]] RIVULET_HOST_DEVICE float step(float theta, float mean, float*) const {
     return rivulet::detail::fma(-learning_rate, mean, theta);
   }
+#if defined(RIVULET_AVX2)
+  struct avx2 {
+    RIVULET_AVX2_PART static __m256 step(sgd const& outer, __m256 theta, __m256 mean,
+                                         __m256 (&)[1]) {
+      return _mm256_fmadd_ps(_mm256_set1_ps(-outer.learning_rate), mean, theta);
+    }
+  };
+#endif
   [[nodiscard]] std::uint64_t fingerprint() const {
     return rivulet::detail::hash{}.add("sgd").value();
   }

@@ -4,96 +4,75 @@
 /// The weighted mean of encoded fragments by one all-gather: every worker receives all codes and
 /// adds them up in FP32, so values are quantized once.
 
-#include <cstdint>
-#include <span>
-#include <vector>
-
-#include <rivulet/codec/passes.hpp>
-#include <rivulet/comm/communicator.hpp>
+#include <rivulet/reduce/mean.hpp>
 
 namespace rivulet::reduce {
 
-/// How an exchange ended on this rank.
-struct exchange_result {
-  comm_status status = comm_status::done;
-  wire_check check = wire_check::good;
-  int peer = -1;  ///< whose message failed the check
-
-  [[nodiscard]] bool good() const {
-    return status == comm_status::done && check == wire_check::good;
-  }
-};
-
-/// What the gathered headers say; the same on every rank, because all read the same bytes.
-struct verdict {
-  enum class kind : std::uint8_t { apply, rejected, no_weight };
-  kind what = kind::apply;
-  int rank = -1;  ///< the first sender that rejected its values
-};
-
-/// Steps: 1 collective. Bytes sent per worker: (W - 1) * message; buffer: W * message.
+/// Steps: 1 collective. For W workers and messages of m = message_bytes(codec, layout, all): bytes
+/// sent per worker (W - 1) * m; buffer W * m.
 struct all_gather_mean {
   static constexpr std::string_view name = "all_gather_mean";
 
-  [[nodiscard]] static constexpr std::size_t buffer_bytes(std::size_t message, int world) {
-    return message * static_cast<std::size_t>(world);
+  template <FragmentCodec C, FragmentCodec M>
+  [[nodiscard]] static std::size_t buffer_bytes(C const& codec, M const&,
+                                                fragment_layout const& layout, int world) {
+    return message_bytes(codec, layout, layout.all()) * static_cast<std::size_t>(world);
   }
-  [[nodiscard]] static constexpr std::uint64_t sent_bytes(std::size_t message, int world) {
-    return std::uint64_t{message} * static_cast<std::uint64_t>(world - 1);
+  template <FragmentCodec C, FragmentCodec M>
+  [[nodiscard]] static std::uint64_t sent_bytes(C const& codec, M const&,
+                                                fragment_layout const& layout, int world) {
+    return std::uint64_t{message_bytes(codec, layout, layout.all())} *
+           static_cast<std::uint64_t>(world - 1);
   }
-  /// Where rank `rank` encodes its message.
-  [[nodiscard]] static std::span<std::byte> slot(std::span<std::byte> buffer, std::size_t message,
-                                                 int rank) {
-    return buffer.subspan(static_cast<std::size_t>(rank) * message, message);
-  }
-
-  /// Gathers the messages of all ranks into `buffer`, this rank's being in its slot, and checks
-  /// them.
-  template <BlockCodec C, Communicator Comm>
-  [[nodiscard]] static exchange_result exchange(Comm& comm, std::span<std::byte> buffer,
-                                                std::size_t blocks, deadline until) {
-    std::size_t const message = buffer.size() / static_cast<std::size_t>(comm.size());
-    exchange_result result;
-    result.status = comm.all_gather(slot(buffer, message, comm.rank()), buffer, until);
-    if (result.status != comm_status::done) return result;
-    return check<C>(buffer, blocks, comm.rank(), comm.size());
+  /// Size of the end of the buffer that the mean is decoded from, once the exchange is done.
+  template <FragmentCodec C, FragmentCodec M>
+  [[nodiscard]] static std::size_t result_bytes(C const& codec, M const& mean_codec,
+                                                fragment_layout const& layout, int world) {
+    return buffer_bytes(codec, mean_codec, layout, world);
   }
 
-  /// Checks all messages against this rank's own.
-  template <BlockCodec C>
-  [[nodiscard]] static exchange_result check(std::span<std::byte> buffer, std::size_t blocks,
-                                             int rank, int world) {
-    std::size_t const message = buffer.size() / static_cast<std::size_t>(world);
-    wire_header const own = wire_header::read(slot(buffer, message, rank).data());
-    for (int r = 0; r < world; ++r) {
-      wire_check const found = check_message<C>(slot(buffer, message, r), own, blocks);
+  /// Encodes this rank's message into its place in the buffer; see encode_message.
+  template <FragmentCodec C, class Source, Executor E>
+  static int encode(C const& codec, message_encoder<C>& encoder, E const& executor,
+                    Source const& source, fragment_layout const& layout, encode_options options,
+                    wire_header header, std::span<std::byte> buffer, int rank, int world) {
+    std::size_t const bytes = buffer.size() / static_cast<std::size_t>(world);
+    return encode_message(codec, encoder, executor, source, layout, layout.all(), options, header,
+                          detail::piece(buffer, bytes, rank));
+  }
+
+  /// Gathers the messages of all ranks and checks them against this rank's own.
+  template <FragmentCodec C, FragmentCodec M, Communicator Comm>
+  [[nodiscard]] static exchange_result exchange(C const& codec, M const&, message_encoder<M>&,
+                                                fragment_layout const& layout,
+                                                encode_options const&, Comm& comm,
+                                                std::span<std::byte> buffer,
+                                                std::vector<codec::weighted_codes>&,
+                                                deadline until) {
+    std::size_t const bytes = buffer.size() / static_cast<std::size_t>(comm.size());
+    auto const own = detail::piece(buffer, bytes, comm.rank());
+    comm_status const status = comm.all_gather(own, buffer, until);
+    if (status != comm_status::done) return {status, wire_check::good, -1};
+    wire_header const expected = wire_header::read(own.data());
+    for (int r = 0; r < comm.size(); ++r) {
+      wire_check const found =
+          check_message(codec, layout, layout.all(), detail::piece(buffer, bytes, r), expected);
       if (found != wire_check::good) return {comm_status::done, found, r};
     }
     return {};
   }
 
-  /// Reads the headers, and lists in rank order what the mean consists of: c_m = float(w_m / W),
-  /// W the sum of the weights in double. Senders of weight 0 are left out. `contributions` has
-  /// room for all ranks.
-  [[nodiscard]] static verdict open(std::span<std::byte> buffer, int world,
-                                    std::vector<contribution>& contributions) {
-    std::size_t const message = buffer.size() / static_cast<std::size_t>(world);
-    contributions.clear();
-    double total = 0;
-    for (int r = 0; r < world; ++r) {
-      wire_header const header = wire_header::read(slot(buffer, message, r).data());
-      if ((header.flags & wire_header::rejected) != 0 && header.weight > 0) {
-        return {verdict::kind::rejected, r};
-      }
-      total += header.weight;
-    }
-    if (total == 0 || !detail::is_finite(total)) return {verdict::kind::no_weight, -1};
-    for (int r = 0; r < world; ++r) {
-      std::byte const* const bytes = slot(buffer, message, r).data();
-      auto const weight = static_cast<float>(wire_header::read(bytes).weight / total);
-      if (weight > 0) contributions.push_back({bytes + header_bytes, weight});
-    }
-    return {};
+  /// Reads the headers of a result; see detail::open.
+  [[nodiscard]] static verdict open(std::span<std::byte const> result, int world,
+                                    std::vector<codec::weighted_codes>& senders) {
+    return detail::open(result, world, senders);
+  }
+
+  /// The source of the mean.
+  template <FragmentCodec C, FragmentCodec M>
+  [[nodiscard]] static pass::sum_of<C> mean(C const& codec, M const&, fragment_layout const& layout,
+                                            std::span<codec::weighted_codes const> senders) {
+    return {codec, &layout, layout.all(), senders};
   }
 };
 

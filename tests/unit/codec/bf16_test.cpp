@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <cfloat>
 #include <cmath>
 #include <cstdint>
@@ -8,17 +7,11 @@
 
 #include <rivulet/codec/bf16.hpp>
 
-#include "contract/block_codec_contract.hpp"
+#include "contract/codec_contract.hpp"
 
 namespace {
 
 using codec_bf16 = rivulet::codec::bf16;
-
-TEST_CASE("codec bf16: meets the contract within 2^-8 of the value") {
-  rivulet_test::block_codec_contract(codec_bf16{}, [](double x, double) {
-    return std::max(std::fabs(x) * 0x1p-8, 0x1p-134);  // below 2^-126 half a subnormal step
-  });
-}
 
 TEST_CASE("codec bf16: bytes and values by hand") {
   struct {
@@ -34,13 +27,35 @@ TEST_CASE("codec bf16: bytes and values by hand") {
                      {-FLT_MAX, 0xff7f, -0x1.fep127f},
                      {INFINITY, 0x7f80, INFINITY},
                      {-INFINITY, 0xff80, -INFINITY}};
-  for (auto const& c : cases) {
-    CAPTURE(c.value);
-    std::vector<std::byte> const bytes =
-        rivulet_test::encoded(codec_bf16{}, std::vector<float>{c.value});
-    REQUIRE(bytes.size() == 2);
-    CHECK((static_cast<unsigned>(bytes[0]) | static_cast<unsigned>(bytes[1]) << 8) == c.code);
-    CHECK(rivulet_test::decoded(codec_bf16{}, bytes, 1)[0] == c.decoded);
+  // Alone, and among so many that the kernels run.
+  for (std::size_t const count : {std::size_t{1}, std::size_t{40}}) {
+    for (bool const vectors : {false, true}) {
+      rivulet_test::kernels const use(vectors);
+      for (auto const& c : cases) {
+        CAPTURE(c.value);
+        std::vector<float> const values(count, c.value);
+        std::vector<std::byte> const bytes = rivulet_test::encoded(codec_bf16{}, values);
+        REQUIRE(bytes.size() == 2 * count);
+        for (std::size_t i = 0; i < count; ++i) {
+          CHECK((static_cast<unsigned>(bytes[2 * i]) | static_cast<unsigned>(bytes[2 * i + 1])
+                                                           << 8) == c.code);
+        }
+        CHECK(rivulet_test::decoded(codec_bf16{}, bytes, count) ==
+              std::vector<float>(count, c.decoded));
+      }
+    }
+  }
+}
+
+TEST_CASE("codec bf16: every code comes back, whatever the kernel") {
+  std::vector<float> values;
+  for (std::uint32_t code = 0; code < 0x10000; ++code) {
+    float const value = rivulet::to_float(rivulet::bf16{static_cast<std::uint16_t>(code)});
+    if (!std::isnan(value)) values.push_back(value);
+  }
+  for (bool const vectors : {false, true}) {
+    rivulet_test::kernels const use(vectors);
+    CHECK(rivulet_test::round_trip(codec_bf16{}, values) == values);
   }
 }
 

@@ -71,13 +71,19 @@ TEST_CASE("hash: mixed_sum is the sum of its words in any order and any split") 
   bytes const b = random_bytes(101, 1);
   std::uint64_t backwards = 0;
   for (std::size_t word = 13; word-- > 0;) {
-    backwards += mixed_word(load_word(b.data() + word * 8, 101 - word * 8), word);
+    backwards += mixed_word(load_word(b.data() + word * 8, 101 - word * 8), word * 8);
   }
   CHECK(sum(b) == backwards);
   for (std::size_t cut = 0; cut <= 101; cut += 8) {
-    CHECK(mixed_sum(b.data(), cut) + mixed_sum(b.data() + cut, 101 - cut, cut / 8) == sum(b));
+    CHECK(mixed_sum(b.data(), cut) + mixed_sum(b.data() + cut, 101 - cut, cut) == sum(b));
   }
   CHECK(mixed_sum(b.data(), 0) == 0);
+  // In three pieces, and as a piece of something longer.
+  CHECK(mixed_sum(b.data(), 40) + mixed_sum(b.data() + 40, 8, 40) +
+            mixed_sum(b.data() + 48, 53, 48) ==
+        sum(b));
+  CHECK(mixed_sum(b.data(), 64, 1000) + mixed_sum(b.data() + 64, 37, 1064) ==
+        mixed_sum(b.data(), 101, 1000));
 }
 
 TEST_CASE("hash: mixed_sum notices every flipped bit") {

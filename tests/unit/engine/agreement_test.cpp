@@ -9,11 +9,11 @@
 #include <rivulet/adapters/standard.hpp>
 #include <rivulet/codec/bf16.hpp>
 #include <rivulet/codec/e3m0.hpp>
+#include <rivulet/codec/error_feedback.hpp>
 #include <rivulet/engine/agreement.hpp>
 #include <rivulet/outer/nesterov.hpp>
 #include <rivulet/outer/sgd.hpp>
 #include <rivulet/partition/balanced.hpp>
-#include <rivulet/reduce/all_gather_mean.hpp>
 
 namespace {
 
@@ -93,7 +93,7 @@ struct engine {
   rivulet::sync_config config = {};
   rivulet::outer::nesterov outer = {};
 
-  template <class C, class R = rivulet::reduce::all_gather_mean, class O = rivulet::outer::nesterov>
+  template <class C, class O = rivulet::outer::nesterov>
   [[nodiscard]] rivulet::detail::setting_hashes hashes(O const& optimizer, C const& codec = {}) {
     rivulet::parameter_set params;
     params.add(name, rivulet::layer(0), a.data(), size);
@@ -101,7 +101,7 @@ struct engine {
     auto const parts = rivulet::partition::balanced{fragments}(params.parameters());
     rivulet::schedule::streaming const schedule(sync_every, config.overlap_steps, fragments,
                                                 config.first_sync, offsets);
-    return rivulet::detail::hash_settings<R>(params, parts, schedule, config, codec, optimizer);
+    return rivulet::detail::hash_settings(params, parts, schedule, config, codec, optimizer);
   }
   [[nodiscard]] rivulet::detail::setting_hashes hashes() {
     return hashes<rivulet::codec::e3m0<64>>(outer);
@@ -124,10 +124,6 @@ struct coarse : rivulet::codec::e3m0<64> {
   [[nodiscard]] std::uint64_t fingerprint() const { return candidates; }
 };
 
-struct other_reduction {
-  static constexpr std::string_view name = "other";
-};
-
 TEST_CASE("agreement: every setting that the outer bits depend on is told apart") {
   using rivulet::codec::e3m0;
   std::string const model = "the parameters (names, sizes or which are trainable)";
@@ -148,6 +144,10 @@ TEST_CASE("agreement: every setting that the outer bits depend on is told apart"
       {[](engine& e) { e.config.first_sync = rivulet::first_sync::at_offset; }, {"first_sync"}},
       {[](engine& e) { e.config.nonfinite = rivulet::nonfinite_policy::saturate; },
        {"the nonfinite policy"}},
+      {[](engine& e) { e.config.reduction = rivulet::reduce::method::all_to_all; },
+       {"the reduction"}},
+      {[](engine& e) { e.config.reduction = rivulet::reduce::method::all_gather; },
+       {"the reduction"}},
       {[](engine& e) { e.outer.momentum = 0.8f; }, {"the outer optimizer"}},
       {[](engine& e) { e.outer.learning_rate = 0.7f; }, {"the outer learning rate"}},
       {[](engine& e) { e.config.initial = rivulet::initial_parameters::broadcast; },
@@ -170,7 +170,12 @@ TEST_CASE("agreement: every setting that the outer bits depend on is told apart"
   finer.candidates = 8;
   CHECK(e.hashes<coarse>(e.outer) == e.hashes<coarse>(e.outer));
   CHECK(e.hashes<coarse>(e.outer, finer) != e.hashes<coarse>(e.outer));
-  CHECK(differences(e.hashes<e3m0<64>, other_reduction>(e.outer)) == strings{"the reduction"});
+  using rivulet::codec::error_feedback;
+  using rivulet::codec::two_stage;
+  CHECK(differences(e.hashes(e.outer, error_feedback{e3m0<64>{}})) == strings{"the codec"});
+  CHECK(e.hashes(e.outer, error_feedback{e3m0<64>{}}) !=
+        e.hashes(e.outer, error_feedback{e3m0<64>{}, 0.5f}));
+  CHECK(differences(e.hashes(e.outer, two_stage{e3m0<64>{}, e3m0<64>{}})) == strings{"the codec"});
   CHECK(differences(e.hashes<e3m0<64>>(rivulet::outer::sgd{0.4f})) ==
         strings{"the outer optimizer"});
 }

@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <cstddef>
-#include <iterator>
-#include <span>
+#include <cstdint>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -13,7 +12,7 @@ namespace {
 using rivulet::in_flight_queue;
 using rivulet::operation;
 
-/// Adds an operation of 3 + step bytes.
+/// Adds an operation of 3 + step bytes, the last two being its messages.
 void push(in_flight_queue& queue, int fragment, std::int64_t step) {
   operation& op = queue.push();
   op.fragment = fragment;
@@ -21,7 +20,8 @@ void push(in_flight_queue& queue, int fragment, std::int64_t step) {
   op.sent_at = step;
   op.ticket = 99;
   op.bytes = static_cast<std::size_t>(3 + step);
-  std::ranges::fill(op.messages(), static_cast<std::byte>(step));
+  op.message_bytes = 2;
+  std::ranges::fill(op.in_use(), static_cast<std::byte>(step));
 }
 
 TEST_CASE("in_flight: first in, first out, around the ring many times") {
@@ -52,57 +52,50 @@ TEST_CASE("in_flight: first in, first out, around the ring many times") {
   CHECK(queue.push().buffer.size() == 10);
 }
 
-/// A sink as state_writer takes it.
-struct writer {
-  std::vector<std::byte> bytes;
-  void put(std::span<std::byte const> part) { std::ranges::copy(part, std::back_inserter(bytes)); }
-  template <class T>
-  void put_value(T const& value) {
-    put(std::as_bytes(std::span(&value, 1)));
-  }
-};
-
-TEST_CASE("in_flight: what was saved is loaded as done, in the order of sending") {
+TEST_CASE("in_flight: the messages are the end of what is in use") {
   in_flight_queue queue;
-  queue.reserve(3, 100, nullptr);
-  push(queue, 0, 1);
-  push(queue, 0, 2);
-  queue.pop();  // so that the oldest is not the first of the ring
-  push(queue, 1, 4);
-  push(queue, 2, 5);
-  writer saved;
-  queue.save(saved);
+  queue.reserve(1, 100, nullptr);
+  push(queue, 0, 20);
+  operation& op = queue.oldest();
+  CHECK(op.in_use().data() == op.buffer.data());
+  CHECK(op.in_use().size() == 23);
+  CHECK(op.messages().data() == op.buffer.data() + 21);
+  CHECK(op.messages().size() == 2);
+}
 
-  std::vector<rivulet::detail::saved_state::operation> operations(3);
-  std::span<std::byte const> rest(saved.bytes);
-  for (auto& [header, messages] : operations) {
-    std::copy_n(rest.begin(), sizeof header, std::as_writable_bytes(std::span(&header, 1)).begin());
-    messages = rest.subspan(sizeof header, header.bytes);
-    rest = rest.subspan(sizeof header + header.bytes);
-  }
-  CHECK(rest.empty());
-
-  in_flight_queue other;
-  other.reserve(4, 64, nullptr);
-  for (int i = 0; i < 4; ++i) {  // what earlier operations leave behind
-    push(other, 9, 50);
-    other.newest().result.status = rivulet::comm_status::failed;
-    other.newest().wire_seconds = 1;
-  }
-  while (!other.empty()) other.pop();
-  other.load(operations);
-  REQUIRE(other.size() == 3);
-  std::int64_t const steps[] = {2, 4, 5};
+TEST_CASE("in_flight: what was saved is done, in the order of sending") {
+  std::vector<rivulet::detail::saved_state::operation> saved(3);
+  std::vector<std::byte> messages[3];
   for (std::size_t i = 0; i < 3; ++i) {
-    operation& op = other[i];
+    messages[i].resize(10 + i, static_cast<std::byte>(40 + i));
+    saved[i].header.fragment = static_cast<int>(i);
+    saved[i].header.rejected_parameter = static_cast<int>(i) - 1;
+    saved[i].header.sent_at = 100 + static_cast<std::int64_t>(i);
+    saved[i].header.bytes = messages[i].size();
+    saved[i].messages = messages[i];
+  }
+  in_flight_queue queue;
+  queue.reserve(4, 64, nullptr);
+  for (int i = 0; i < 4; ++i) {  // what earlier operations leave behind
+    push(queue, 9, 50);
+    queue.newest().result = {rivulet::comm_status::failed, rivulet::wire_check::step, 2};
+    queue.newest().wire_seconds = 1;
+  }
+  while (!queue.empty()) queue.pop();
+  for (auto const& operation : saved) queue.push(operation);
+  REQUIRE(queue.size() == 3);
+  for (std::size_t i = 0; i < 3; ++i) {
+    operation& op = queue[i];
     CHECK(op.fragment == static_cast<int>(i));
     CHECK(op.rejected_parameter == op.fragment - 1);
-    CHECK(op.sent_at == steps[i]);
+    CHECK(op.sent_at == 100 + static_cast<std::int64_t>(i));
     CHECK(op.ticket == 0);
     CHECK(op.result.good());
+    CHECK(op.result.peer == -1);
     CHECK(op.wire_seconds == 0);
-    CHECK(op.messages().size() == static_cast<std::size_t>(3 + steps[i]));
-    for (std::byte const b : op.messages()) CHECK(b == static_cast<std::byte>(steps[i]));
+    CHECK(op.buffer.size() == 64);
+    CHECK(op.in_use().size() == 10 + i);
+    CHECK(std::ranges::equal(op.messages(), messages[i]));
   }
 }
 

@@ -9,14 +9,16 @@
 #include <doctest/doctest.h>
 
 #include <rivulet/adapters/standard.hpp>
+#include <rivulet/codec/e3m0.hpp>
 #include <rivulet/engine/outer_state.hpp>
 #include <rivulet/exec/host.hpp>
 
-#include "contract/block_codec_contract.hpp"
+#include "contract/codec_contract.hpp"
 
 namespace {
 
 using rivulet::outer_state;
+using codec = rivulet::codec::e3m0<64>;
 
 struct model {
   std::vector<float> a = rivulet_test::normal_values(5000, 1);
@@ -35,11 +37,12 @@ struct model {
 
 TEST_CASE("outer_state: starts as the model, slots and versions as 0") {
   model const m;
-  outer_state state(m.params, m.fragments, 64, 2);
+  outer_state state(m.params, m.fragments, codec{}, codec{}, 2);
   CHECK(state.fragments_count() == 2);
   CHECK(state.values() == 5003);
   CHECK(state.slot_count() == 2);
   CHECK(state.layout(0).values() == 907);
+  CHECK(state.layout(0).byte_of(1) == 15 * 34);  // laid out for the codec
   CHECK(std::ranges::equal(state.theta(0).first(904), std::span(m.a).subspan(4096)));
   for (float const value : state.theta(0).subspan(904)) CHECK(value == 1.5f);
   CHECK(std::ranges::equal(state.theta(1), std::span(m.a).first(4096)));
@@ -50,12 +53,12 @@ TEST_CASE("outer_state: starts as the model, slots and versions as 0") {
 
 TEST_CASE("outer_state: slots of a fragment lie values() apart") {
   model const m;
-  outer_state state(m.params, m.fragments, 64, 2);
+  outer_state state(m.params, m.fragments, codec{}, codec{}, 2);
   float* const slots = state.all_slots().data();
   CHECK(state.all_slots().size() == 2 * 5003);
   CHECK(state.slots(0) == slots);
   CHECK(state.slots(1) == slots + 907);
-  CHECK(outer_state(m.params, m.fragments, 64, 0).slots(1) == nullptr);
+  CHECK(outer_state(m.params, m.fragments, codec{}, codec{}, 0).slots(1) == nullptr);
   CHECK(state.slot(0, 0).data() == slots);
   CHECK(state.slot(1, 0).data() == slots + 907);
   CHECK(state.slot(0, 1).data() == slots + 5003);
@@ -66,7 +69,7 @@ TEST_CASE("outer_state: slots of a fragment lie values() apart") {
 
 TEST_CASE("outer_state: bits and fingerprint notice every part") {
   model const m;
-  outer_state const before(m.params, m.fragments, 64, 2);
+  outer_state const before(m.params, m.fragments, codec{}, codec{}, 2);
   outer_state state = before;
   CHECK(state.fingerprint() == before.fingerprint());
   std::set<std::uint64_t> seen = {before.fingerprint()};
@@ -88,9 +91,27 @@ TEST_CASE("outer_state: bits and fingerprint notice every part") {
   CHECK(seen.insert(state.fingerprint()).second);
 }
 
+TEST_CASE("outer_state: replace takes over what copy gave on another rank") {
+  model const m;
+  for (std::size_t const slots : {0u, 1u, 2u}) {
+    outer_state other(m.params, m.fragments, codec{}, codec{}, slots);
+    std::ranges::copy(rivulet_test::normal_values(5003, 7), other.all_theta().begin());
+    std::ranges::copy(rivulet_test::normal_values(5003 * slots, 8), other.all_slots().begin());
+    outer_state state(m.params, m.fragments, codec{}, codec{}, slots);
+    std::uint64_t const first = state.bits(0);
+    std::vector<float> const values = other.copy(1);
+    CHECK(values.size() == 4096 * (1 + slots));
+    state.replace(1, values, 12);
+    CHECK(state.bits(1) == other.bits(1));
+    CHECK(state.version(1) == 12);
+    CHECK(state.bits(0) == first);
+    CHECK(state.version(0) == 0);
+  }
+}
+
 TEST_CASE("outer_state: copy_to puts the slices of a parameter together") {
   model const m;
-  outer_state const state(m.params, m.fragments, 64, 0);
+  outer_state const state(m.params, m.fragments, codec{}, codec{}, 0);
   std::vector<float> a(5000);
   state.copy_to(0, a);
   CHECK(a == m.a);
@@ -104,7 +125,7 @@ TEST_CASE("outer_state: copy_to puts the slices of a parameter together") {
 
 TEST_CASE("outer_state: mix writes one fragment of the model") {
   model m;
-  outer_state state(m.params, m.fragments, 64, 1);
+  outer_state state(m.params, m.fragments, codec{}, codec{}, 1);
   std::vector<float> const a = m.a;
   std::ranges::fill(state.theta(0), 4.0f);
   state.mix(0, 0.5f, rivulet::exec::host{});
@@ -117,7 +138,7 @@ TEST_CASE("outer_state: mix writes one fragment of the model") {
 
 TEST_CASE("outer_state: slices are visited where the model lies now") {
   model m;
-  outer_state state(m.params, m.fragments, 64, 1);
+  outer_state state(m.params, m.fragments, codec{}, codec{}, 1);
   std::vector<float> moved = m.a;
   m.params.rebind("a", moved);
   state.bind(m.params);

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <rivulet/adapters/standard.hpp>
+#include <rivulet/codec/e3m0.hpp>
 #include <rivulet/engine/report.hpp>
 
 namespace {
@@ -59,8 +60,9 @@ TEST_CASE("report: each written parameter is listed once") {
   rivulet::parameter_set params;
   params.add("a", rivulet::layer(0), a);
   params.add("b", rivulet::layer(0), b);
-  rivulet::fragment_layout const x({"x", {{1, 0, 5}, {0, 4096, 4096}}}, params, 64);
-  rivulet::fragment_layout const y({"y", {{0, 0, 4096}}}, params, 64);
+  rivulet::fragment_layout const x({"x", {{1, 0, 5}, {0, 4096, 4096}}}, params,
+                                   rivulet::codec::e3m0<64>{});
+  rivulet::fragment_layout const y({"y", {{0, 0, 4096}}}, params, rivulet::codec::e3m0<64>{});
   step_report report;
   report.reserve(2, params.size());
   report.note_written(x);

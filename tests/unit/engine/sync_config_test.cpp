@@ -9,6 +9,16 @@ namespace {
 
 using rivulet::sync_config;
 
+TEST_CASE("sync_config: defaults") {
+  sync_config const config;
+  CHECK(config.reduction == rivulet::reduce::method::automatic);
+  CHECK(config.nonfinite == rivulet::nonfinite_policy::reject);
+  CHECK(config.initial == rivulet::initial_parameters::verify);
+  CHECK(config.first_sync == rivulet::first_sync::after_full_round);
+  CHECK(config.mixing == 0.0f);
+  CHECK(config.weight == 1.0);
+}
+
 TEST_CASE("sync_config: what check accepts") {
   CHECK_NOTHROW(sync_config{}.check());
   for (float const mixing : {0.0f, 0.5f, 1.0f})
@@ -17,6 +27,7 @@ TEST_CASE("sync_config: what check accepts") {
     CHECK_NOTHROW(sync_config{.weight = weight}.check());
   }
   CHECK_NOTHROW(sync_config{.timeout_ms = 1}.check());
+  CHECK_NOTHROW(sync_config{.reduction = rivulet::reduce::method::all_to_all}.check());
 }
 
 TEST_CASE("sync_config: what check refuses, by text") {

@@ -7,12 +7,12 @@
 
 #include <rivulet/adapters/standard.hpp>
 #include <rivulet/codec/e3m0.hpp>
-#include <rivulet/codec/passes.hpp>
+#include <rivulet/codec/message.hpp>
 #include <rivulet/exec/host.hpp>
 #include <rivulet/exec/openmp.hpp>
 #include <rivulet/outer/nesterov.hpp>
 
-#include "contract/block_codec_contract.hpp"
+#include "contract/codec_contract.hpp"
 #include "contract/executor_contract.hpp"
 
 namespace {
@@ -32,14 +32,13 @@ TEST_CASE("openmp: the team has the threads that were asked for") {
 /// What both passes leave behind.
 struct result {
   std::vector<std::byte> message;
-  std::vector<float> theta, momentum, local;
+  std::vector<float> left_over, theta, momentum, local;
   int parameter;
   bool operator==(result const&) const = default;
 };
 
 TEST_CASE("openmp: both passes give the bits of the host") {
   using codec = rivulet::codec::e3m0<64>;
-  using sink = rivulet::pass::outer_step<rivulet::outer::nesterov>;
   auto const run = [](auto const& executor, bool bad) {
     std::vector<float> a = rivulet_test::normal_values(50001, 1);
     std::vector<float> b = rivulet_test::normal_values(12345, 2);
@@ -48,22 +47,25 @@ TEST_CASE("openmp: both passes give the bits of the host") {
     params.add("a", rivulet::layer(0), a);
     params.add("b", rivulet::layer(0), b);
     rivulet::fragment const all{"all", {{1, 0, 12345}, {0, 0, 50001}}};
-    rivulet::fragment_layout const layout(all, params, codec::block_size);
+    rivulet::fragment_layout const layout(all, params, codec{});
     std::size_t const n = layout.values();
-    result r{std::vector<std::byte>(rivulet::message_bytes<codec>(layout)),
+    result r{std::vector<std::byte>(rivulet::message_bytes(codec{}, layout, layout.all())),
+             std::vector<float>(n),
              rivulet_test::normal_values(n, 3),
              rivulet_test::normal_values(n, 4),
              {},
              -1};
-    r.parameter =
-        rivulet::encode_message(codec{}, executor, rivulet::pass::outer_gradient{r.theta.data()},
-                                layout, rivulet::nonfinite_policy::reject, {}, r.message);
-    std::vector<rivulet::contribution> const contributions = {
-        {r.message.data() + rivulet::header_bytes, 1.0f}};
-    executor.for_each_tile(
-        layout.tiles(),
-        rivulet::pass::decode_mean<codec, sink>{
-            codec{}, sink{{}, r.theta.data(), r.momentum.data(), n, 0.5f}, &layout, contributions});
+    rivulet::message_encoder<codec> encoder;
+    r.parameter = rivulet::encode_message(
+        codec{}, encoder, executor, rivulet::pass::outer_gradient{r.theta.data()}, layout,
+        layout.all(), {.left_over = {r.left_over.data()}}, {}, r.message);
+    if (bad) r.left_over.clear();  // some are NaN
+    rivulet::codec::weighted_codes const sender{std::span(r.message).subspan(rivulet::header_bytes),
+                                                1.0f};
+    rivulet::pass::sum_of<codec> const mean{codec{}, &layout, layout.all(), std::span(&sender, 1)};
+    rivulet::pass::outer_step<rivulet::outer::nesterov> const sink{
+        {}, r.theta.data(), r.momentum.data(), n, 0.5f};
+    executor.for_each_tile(layout.tiles(), rivulet::pass::receive{mean, sink, &layout});
     r.local = a;
     r.local.insert(r.local.end(), b.begin(), b.end());
     return r;

@@ -1,12 +1,16 @@
 #include <bit>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <random>
+#include <vector>
 
 #include <doctest/doctest.h>
 
 #include <rivulet/outer/nesterov.hpp>
+
+#include "contract/codec_contract.hpp"
 
 namespace {
 
@@ -73,6 +77,65 @@ TEST_CASE("nesterov: momenta below 2^-100 become 0") {
     CHECK(theta == -(c.mean + 0.5f * c.expected));
   }
 }
+
+#if defined(RIVULET_AVX2)
+
+RIVULET_AVX2 void step_8(nesterov const& optimizer, float* theta, float const* mean,
+                         float* momentum) {
+  __m256 slots[2] = {_mm256_loadu_ps(momentum), _mm256_setzero_ps()};
+  __m256 const next =
+      nesterov::avx2::step(optimizer, _mm256_loadu_ps(theta), _mm256_loadu_ps(mean), slots);
+  _mm256_storeu_ps(theta, next);
+  _mm256_storeu_ps(momentum, slots[0]);
+}
+
+/// Whether both kinds of step leave the same.
+bool steps_alike(nesterov const& optimizer, std::vector<float> theta, std::vector<float> mean,
+                 std::vector<float> momentum) {
+  std::vector<float> vector_theta = theta;
+  std::vector<float> vector_momentum = momentum;
+  for (std::size_t i = 0; i < theta.size(); ++i) {
+    if (i % 8 == 0) step_8(optimizer, &vector_theta[i], &mean[i], &vector_momentum[i]);
+    theta[i] = optimizer.step(theta[i], mean[i], &momentum[i]);
+  }
+  return rivulet_test::contract::same_values(theta, vector_theta) &&
+         rivulet_test::contract::same_values(momentum, vector_momentum);
+}
+
+TEST_CASE("nesterov: the vector step gives the bits of the scalar one") {
+  if (!rivulet_test::has_vectors()) return;
+  using rivulet_test::contract::input;
+  using rivulet_test::contract::values_of;
+  for (input const kind : rivulet_test::contract::all_inputs) {
+    CAPTURE(static_cast<int>(kind));
+    for (nesterov const optimizer :
+         {nesterov{0.7f, 0.9f}, nesterov{0.0f, 0.0f}, nesterov{1.0f, 1.0f}}) {
+      CHECK(steps_alike(optimizer, values_of(kind, 4096, 1), values_of(kind, 4096, 2),
+                        values_of(kind, 4096, 3)));
+    }
+  }
+}
+
+TEST_CASE("nesterov: the vector step flushes tiny momenta as the scalar one does") {
+  if (!rivulet_test::has_vectors()) return;
+  constexpr float edges[] = {
+      0x1p-100f, 0x1.fffffep-101f, 0x1.000002p-100f, 0x1p-99f, 0x1p-126f, 0x1p-149f, 0.0f, 1.0f};
+  std::vector<float> means;
+  std::vector<float> momenta;
+  for (float const mean : edges) {
+    for (float const momentum : edges) {
+      for (float const sign : {1.0f, -1.0f}) {
+        means.insert(means.end(), {mean, -mean});
+        momenta.insert(momenta.end(), 2, sign * momentum);
+      }
+    }
+  }
+  for (float const mu : {0.0f, 0.5f, 1.0f}) {
+    CHECK(steps_alike(nesterov{1.0f, mu}, std::vector<float>(means.size(), -0.0f), means, momenta));
+  }
+}
+
+#endif
 
 TEST_CASE("nesterov: check takes a finite rate and a momentum of 0 to 1") {
   constexpr float infinity = std::numeric_limits<float>::infinity();
