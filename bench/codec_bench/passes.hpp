@@ -87,7 +87,7 @@ struct encoding_pass {
       : fragment{c, values}, codec{c}, payload{rivulet::codec::encoded_bytes(c, values)} {}
 
   template <class Source>
-  [[nodiscard]] rivulet::pass::checked_load<Source> load() {
+  [[nodiscard]] rivulet::pass::encode_input<Source> input() {
     return {Source{fragment.outer.data()},
             &fragment.layout(),
             rivulet::nonfinite_policy::reject,
@@ -97,21 +97,24 @@ struct encoding_pass {
   /// As an engine runs it: with checksums of the codes and of Theta.
   void run_summed(std::size_t first, std::size_t count) {
     using source = rivulet::pass::outer_gradient;
-    rivulet::pass::encode<C, source> const pass{codec, load<source>(), fragment.layout().all(),
+    rivulet::pass::encode<C, source> const pass{codec, input<source>(), fragment.layout().all(),
                                                 payload.data(), 1};
     for_tiles(first, count, pass);
   }
   /// The same without checksums.
   void run(std::size_t first, std::size_t count) {
     constexpr std::size_t size = rivulet::codec::chunk_values<C>;
-    auto const read = load<unsummed_gradient>();
+    auto const from = input<unsummed_gradient>();
     for_tiles(first, count, [&](std::size_t tile) {
       alignas(64) float values[size];
       rivulet::tile_part const all = fragment.layout().tile(tile);
       for (std::size_t i = 0; i < all.count; i += size) {
         rivulet::tile_part const part = all.chunk(i, size);
-        read(part, tile, values);
-        rivulet::codec::encode_chunk(codec, values, part.in_tile(), payload.data() + all.byte, 1);
+        from.source.load(part, tile, values);
+        std::byte* const codes = payload.data() + all.byte;
+        if (!rivulet::codec::encode_chunk(codec, values, part.in_tile(), codes, 1)) {
+          from.saturate(part, tile, values);
+        }
       }
     });
   }

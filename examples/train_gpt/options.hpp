@@ -155,7 +155,7 @@ struct options {
   std::size_t tokens_per_step() const noexcept { return batch * context; }
 };
 
-/// Sequences in an evaluation batch, as in the pilot (paper.md, section 5): --eval-batches counts
+/// Sequences in an evaluation batch, as in the runs of the README: --eval-batches counts
 /// these.
 inline constexpr std::size_t eval_batch_sequences = 12;
 

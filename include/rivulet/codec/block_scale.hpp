@@ -91,6 +91,12 @@ struct bf16_scale {
     rivulet::bf16 const s = to_bf16(scale_nearest(scale));
     std::memcpy(out, &s.bits, 2);
   }
+#if defined(RIVULET_AVX2)
+  /// 8 stored scales.
+  RIVULET_AVX2_PART static __m256 scales_at(std::byte const* scales) {
+    return rivulet::detail::avx2::load8(reinterpret_cast<rivulet::bf16 const*>(scales));
+  }
+#endif
 };
 
 #if defined(RIVULET_AVX2)

@@ -27,19 +27,15 @@ namespace detail {
   return k | ((bits >> 31) << 3);
 }
 
-/// The same rounded at random, for noise uniform in 0 .. 65535: to one of the two powers of two
-/// around t, to 2^-6 with probability 64 t below it (LUQ, arXiv 2112.10769); the mean is t to 2^-16
-/// of their distance. A part of the distance, which is the lower of the two powers, is added to t:
-/// if that reaches the upper one, the exponent shows it.
+/// The same rounded at random (LUQ, arXiv 2112.10769): to one of the two powers of two around t, to
+/// 2^-6 with probability 64 t below it. 2^-8 t as binary16 has the powers' numbers as its
+/// exponents, and below 2^-6 it is subnormal, linear in t: 10 random bits added to the mantissa
+/// carry into k. The mean is t to 2^-11 of it, or of 2^-6 below that.
 [[nodiscard]] RIVULET_HOST_DEVICE constexpr std::uint32_t e3m0_code(float value, float reciprocal,
                                                                     std::uint16_t noise) {
-  auto const bits = rivulet::detail::bits_of(value);
-  float const t = rivulet::detail::float_of(bits & 0x7fffffffu) * reciprocal;
-  std::uint32_t const power = rivulet::detail::bits_of(t > 0x1p-6f ? t : 0x1p-6f) & 0x7f800000u;
-  float const step = rivulet::detail::float_of(power - (16u << 23));  // times noise: exact
-  std::uint32_t const sum = rivulet::detail::bits_of(t + static_cast<float>(noise) * step) >> 23;
-  std::uint32_t const k = sum < 121 ? 0 : sum > 127 ? 7 : sum - 120;
-  return k == 0 ? 0 : k | ((bits >> 31) << 3);
+  auto const half = std::uint32_t{rivulet::to_fp16(value * (reciprocal * 0x1p-8f)).bits};
+  std::uint32_t const k = ((half & 0x7fffu) + (noise >> 6)) >> 10;
+  return k == 0 ? 0 : (k < 7 ? k : 7) | ((half >> 15) << 3);
 }
 
 /// The value of a code for S = 1.
@@ -124,21 +120,28 @@ struct e3m0 : detail::bf16_scale {
       return rivulet::detail::avx2::pack_halves(low, high);
     }
     RIVULET_AVX2_PART static __m128i encode(float const* values, __m256 reciprocal,
-                                            __m256i const (&noise)[4]) {
-      __m256i const low = random_codes(values, reciprocal, noise[0], noise[1]);
-      __m256i const high = random_codes(values + 16, reciprocal, noise[2], noise[3]);
-      return rivulet::detail::avx2::pack_halves(low, high);
+                                            __m256i const (&noise)[2]) {
+      __m256 const r = _mm256_mul_ps(reciprocal, _mm256_set1_ps(0x1p-8f));
+      // Bytes of sign and exponent, of values 0-7 16-23 8-15 24-31.
+      __m256i const e =
+          _mm256_packus_epi16(exponents(values, r, noise[0]), exponents(values + 16, r, noise[1]));
+      static constexpr std::uint8_t at_most_7[16] = {0, 1, 2, 3, 4, 5, 6, 7,
+                                                     7, 7, 7, 7, 7, 7, 7, 7};
+      __m256i const k = rivulet::detail::avx2::look_up(at_most_7, e);
+      __m256i const with_sign = _mm256_sign_epi8(k, _mm256_slli_epi16(e, 2));
+      __m256i const sign = _mm256_and_si256(_mm256_srli_epi16(with_sign, 4), _mm256_set1_epi8(8));
+      __m256i const code = _mm256_or_si256(k, sign);
+      __m256i const high = _mm256_slli_epi16(_mm256_bsrli_epi128(code, 8), 4);
+      __m256i const two = _mm256_or_si256(code, high);
+      return _mm_unpacklo_epi64(_mm256_castsi256_si128(two), _mm256_extracti128_si256(two, 1));
     }
     RIVULET_AVX2_PART static void decode(std::byte const* codes, __m256 (&values)[4]) {
-      constexpr auto upper_half = [](std::uint32_t code) {
-        return to_bf16(detail::e3m0_value(code)).bits;
-      };
-      static constexpr std::uint16_t bits[16] = {
-          upper_half(0),  upper_half(1),  upper_half(2),  upper_half(3),
-          upper_half(4),  upper_half(5),  upper_half(6),  upper_half(7),
-          upper_half(8),  upper_half(9),  upper_half(10), upper_half(11),
-          upper_half(12), upper_half(13), upper_half(14), upper_half(15)};
-      rivulet::detail::avx2::value_table::from(bits).unpack_halves(codes, values);
+      static constexpr auto table = [] {
+        rivulet::detail::avx2::value_table result{};
+        for (std::uint32_t c = 0; c < 16; ++c) result.set(c, to_bf16(detail::e3m0_value(c)));
+        return result;
+      }();
+      table.unpack_halves(codes, values);
     }
 
    private:
@@ -159,29 +162,12 @@ struct e3m0 : detail::bf16_scale {
       __m256i const k = _mm256_min_epi16(from_1, _mm256_set1_epi16(7));
       return _mm256_and_si256(_mm256_or_si256(k, sign_bit(t)), kept);
     }
-    /// The upper half of the sum in e3m0_code.
-    RIVULET_AVX2_PART static __m256i upper_half(__m256i x, __m256 reciprocal, __m256i noise) {
-      __m256i const magnitude = rivulet::detail::avx2::magnitude(x);
-      __m256 const t = _mm256_mul_ps(_mm256_castsi256_ps(magnitude), reciprocal);
-      __m256 const power = _mm256_and_ps(_mm256_max_ps(t, _mm256_set1_ps(0x1p-6f)),
-                                         _mm256_castsi256_ps(_mm256_set1_epi32(0x7f800000)));
-      __m256i const step =
-          _mm256_sub_epi32(_mm256_castps_si256(power), _mm256_set1_epi32(16 << 23));
-      __m256 const sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(noise), _mm256_castsi256_ps(step), t);
-      return _mm256_srli_epi32(_mm256_castps_si256(sum), 16);
-    }
-    RIVULET_AVX2_PART static __m256i random_codes(float const* values, __m256 reciprocal,
-                                                  __m256i noise_0, __m256i noise_1) {
-      __m256i const x = rivulet::detail::avx2::load_bits(values);
-      __m256i const y = rivulet::detail::avx2::load_bits(values + 8);
-      __m256i const sum = _mm256_packus_epi32(upper_half(x, reciprocal, noise_0),
-                                              upper_half(y, reciprocal, noise_1));
-      __m256i const from_0 = _mm256_subs_epu16(_mm256_srli_epi16(sum, 7), _mm256_set1_epi16(120));
-      __m256i const k = _mm256_min_epi16(from_0, _mm256_set1_epi16(7));
-      __m256i const kept = _mm256_cmpgt_epi16(k, _mm256_setzero_si256());
-      // Of the bits of a float, saturation leaves the sign.
-      __m256i const sign = _mm256_and_si256(sign_bit(_mm256_packs_epi32(x, y)), kept);
-      return _mm256_or_si256(k, sign);
+    /// Sign and exponent of 16 values as binary16, with noise: k and, 2 bits above it, the sign.
+    RIVULET_AVX2_PART static __m256i exponents(float const* values, __m256 r, __m256i noise) {
+      __m128i const low = _mm256_cvtps_ph(_mm256_mul_ps(_mm256_loadu_ps(values), r), 0);
+      __m128i const high = _mm256_cvtps_ph(_mm256_mul_ps(_mm256_loadu_ps(values + 8), r), 0);
+      __m256i const half = _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
+      return _mm256_srli_epi16(_mm256_add_epi16(half, _mm256_srli_epi16(noise, 6)), 10);
     }
     RIVULET_AVX2_PART static __m256i sign_bit(__m256i t) {
       return _mm256_and_si256(_mm256_srli_epi16(t, 12), _mm256_set1_epi16(8));

@@ -9,6 +9,16 @@
 
 namespace rivulet::codec {
 
+template <class C>
+struct error_feedback;
+
+namespace detail {
+template <class C>
+inline constexpr bool is_error_feedback = false;
+template <class C>
+inline constexpr bool is_error_feedback<error_feedback<C>> = true;
+}  // namespace detail
+
 /// Sends acc = D + beta * e instead of the outer gradient D, coded by C, and keeps what coding
 /// loses: e = acc - decode(encode(acc)) (EF-SGD, arXiv 1901.09847). Over the rounds everything gets
 /// through, so that codecs of 1 or 2 bits or of a few values train; see codec::sign, codec::int2
@@ -17,6 +27,10 @@ namespace rivulet::codec {
 /// flight. On the wire it is C.
 template <class C>
 struct error_feedback {
+  static_assert(
+      !detail::is_error_feedback<C>,
+      "rivulet: error_feedback<error_feedback<C>> has two residuals for one message; wrap "
+      "the codec once");
   C codec;
   float beta = 1.0f;  ///< what e counts in the next message, 0 to 1
 

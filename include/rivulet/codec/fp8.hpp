@@ -80,10 +80,12 @@ struct fp8 : detail::bf16_scale {
       return detail::e4m3::avx2::encode(values, factor, factor);
     }
     RIVULET_AVX2_PART static __m256i encode(float const* values, __m256 factor,
-                                            __m256i const (&noise)[4]) {
+                                            __m256i const (&noise)[2]) {
+      __m256i wide[4];
+      rivulet::detail::avx2::widen(noise, wide);
       __m256i code[4];
       RIVULET_UNROLL
-      for (std::size_t j = 0; j < 4; ++j) code[j] = random_codes(values + 8 * j, factor, noise[j]);
+      for (std::size_t j = 0; j < 4; ++j) code[j] = random_codes(values + 8 * j, factor, wide[j]);
       __m256i const a = _mm256_packus_epi32(code[0], code[1]);
       __m256i const b = _mm256_packus_epi32(code[2], code[3]);
       return _mm256_permutevar8x32_epi32(_mm256_packus_epi16(a, b),

@@ -109,10 +109,12 @@ struct int8 : detail::bf16_scale {
                   integers(values + 16, factor, 127.0f), integers(values + 24, factor, 127.0f));
     }
     RIVULET_AVX2_PART static __m256i encode(float const* values, __m256 factor,
-                                            __m256i const (&noise)[4]) {
+                                            __m256i const (&noise)[2]) {
+      __m256i wide[4];
+      rivulet::detail::avx2::widen(noise, wide);
       __m256 const f = _mm256_mul_ps(factor, _mm256_set1_ps(65536.0f));
-      return pack(rounded(values, f, noise[0]), rounded(values + 8, f, noise[1]),
-                  rounded(values + 16, f, noise[2]), rounded(values + 24, f, noise[3]));
+      return pack(rounded(values, f, wide[0]), rounded(values + 8, f, wide[1]),
+                  rounded(values + 16, f, wide[2]), rounded(values + 24, f, wide[3]));
     }
     RIVULET_AVX2_PART static void decode(std::byte const* codes, __m256 (&values)[4]) {
       RIVULET_UNROLL

@@ -71,12 +71,12 @@ int encode_message(C const& codec, message_encoder<C>& encoder, E const& executo
                    Source const& source, fragment_layout const& layout, tile_range range,
                    encode_options options, wire_header header, std::span<std::byte> message) {
   pass::encode_totals totals;
-  pass::checked_load<Source> const load{source, &layout, options.policy, options.left_over,
-                                        &totals};
+  pass::encode_input<Source> const input{source, &layout, options.policy, options.left_over,
+                                         &totals};
   std::byte* const payload = message.data() + header_bytes;
   if constexpr (Codec<C>) {
     executor.for_each_tile(range.count,
-                           pass::encode<C, Source>{codec, load, range, payload, options.key});
+                           pass::encode<C, Source>{codec, input, range, payload, options.key});
   } else {
     std::size_t const first = layout.value_of(range.first);
     std::size_t const count = layout.value_of(range.end()) - first;
@@ -84,7 +84,9 @@ int encode_message(C const& codec, message_encoder<C>& encoder, E const& executo
     for (std::size_t i = range.first; i < range.end(); ++i) {
       alignas(64) float values[codec::tile_values];
       tile_part const part = layout.tile(i);
-      load(part, i, values);
+      totals.source_sum += source.load(part, i, values);
+      input.saturate(part, i, values);
+      input.keep(part, values);
       encoder.offer(values, part.count);
     }
     encoder.finish(codec, payload);

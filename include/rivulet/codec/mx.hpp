@@ -26,6 +26,17 @@ struct mx {
     if (b == 255) return nan_scale;
     return rivulet::detail::float_of(b < zero_below ? 0 : b << 23);
   }
+#if defined(RIVULET_AVX2)
+  /// 8 stored scales.
+  RIVULET_AVX2_PART static __m256 scales_at(std::byte const* scales) {
+    __m256i const b = rivulet::detail::avx2::widen(scales);
+    __m256i const used = _mm256_cmpgt_epi32(b, _mm256_set1_epi32(int{zero_below} - 1));
+    __m256i const nan = _mm256_cmpeq_epi32(b, _mm256_set1_epi32(255));
+    __m256i const power = _mm256_and_si256(_mm256_slli_epi32(b, 23), used);
+    __m256i const quiet = _mm256_and_si256(nan, _mm256_set1_epi32(1 << 22));
+    return _mm256_castsi256_ps(_mm256_or_si256(power, quiet));
+  }
+#endif
   static float natural_scale(float const* values) {
     std::uint32_t const largest = largest_bits(values, 32);
     if (largest >= infinity_bits) return nan_scale;

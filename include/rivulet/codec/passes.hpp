@@ -350,24 +350,27 @@ struct remainder {
   [[nodiscard]] explicit operator bool() const { return values != nullptr; }
 };
 
-/// The values of an encoding pass: loaded, checked, and kept for the remainder.
+/// Where an encoding pass gets its values from, how it checks them, and what it keeps of them.
 template <class Source>
-struct checked_load {
+struct encode_input {
   Source source;
   fragment_layout const* layout;
   nonfinite_policy policy;
   remainder left_over;
   encode_totals* totals;
 
-  void operator()(tile_part const& part, std::size_t tile, float* values) const {
-    totals->source_sum.fetch_add(source.load(part, tile, values), std::memory_order_relaxed);
-    if (!RIVULET_DISPATCH(all_finite, values, part.count)) {
-      if (policy == nonfinite_policy::saturate) {
-        for (std::size_t i = 0; i < part.count; ++i) values[i] = saturated(values[i]);
-      } else {
-        note_nonfinite(tile);
-      }
+  /// Looks for NaN and infinity; true if it had to change them.
+  bool saturate(tile_part const& part, std::size_t tile, float* values) const {
+    if (RIVULET_DISPATCH(all_finite, values, part.count)) return false;
+    if (policy == nonfinite_policy::reject) {
+      note_nonfinite(tile);
+      return false;
     }
+    for (std::size_t i = 0; i < part.count; ++i) values[i] = saturated(values[i]);
+    return true;
+  }
+
+  void keep(tile_part const& part, float const* values) const {
     if (left_over) std::copy_n(values, part.count, left_over.values + part.first());
   }
 
@@ -398,7 +401,7 @@ template <Codec C>
 template <Codec C, class Source>
 struct encode {
   C codec;
-  checked_load<Source> load;
+  encode_input<Source> input;
   tile_range range;
   std::byte* payload;  ///< of the range
   std::uint64_t key;   ///< of random numbers in this message
@@ -407,21 +410,27 @@ struct encode {
     constexpr std::size_t size = (std::max)(codec::chunk_values<C>, Source::chunk);
     alignas(64) float values[size];
     std::size_t const tile = range.first + index;
-    tile_part const all = load.layout->tile(tile);
-    std::size_t const at = all.byte - load.layout->byte_of(range.first);
+    tile_part const all = input.layout->tile(tile);
+    std::size_t const at = all.byte - input.layout->byte_of(range.first);
     std::byte* const codes = payload + at;
+    std::uint64_t source_sum = 0;
     for (std::size_t i = 0; i < all.count; i += size) {
       tile_part const part = all.chunk(i, size);
-      load(part, tile, values);
-      codec::encode_chunk(codec, values, part.in_tile(), codes, tile_key(all));
-      if (load.left_over) {
+      source_sum += input.source.load(part, tile, values);
+      if (!codec::encode_chunk(codec, values, part.in_tile(), codes, tile_key(all)) &&
+          input.saturate(part, tile, values)) {
+        codec::encode_chunk(codec, values, part.in_tile(), codes, tile_key(all));
+      }
+      if (input.left_over) {
+        input.keep(part, values);
         codec::weighted_codes const own{{codes, codec::tile_bytes(codec, all.count)}, -1.0f};
         codec::accumulate_chunk(codec, std::span(&own, 1), 0, part.in_tile(),
-                                load.left_over.values + part.first());
+                                input.left_over.values + part.first());
       }
     }
     std::uint64_t const sum = tile_sum(codec, all.count, codes, at);
-    load.totals->payload_sum.fetch_add(sum, std::memory_order_relaxed);
+    input.totals->payload_sum.fetch_add(sum, std::memory_order_relaxed);
+    input.totals->source_sum.fetch_add(source_sum, std::memory_order_relaxed);
   }
 
  private:

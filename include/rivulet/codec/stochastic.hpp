@@ -13,7 +13,7 @@ namespace rivulet::codec {
 namespace detail {
 
 /// 16 random bits for each value of a tile, uniform: a hash of a key and the value's index, so that
-/// they depend on neither threads nor instructions. Two values, 8 apart, share a 32-bit word.
+/// they depend on neither threads nor instructions. Two neighbours share a 32-bit word.
 struct noise_counter {
   std::uint32_t key;
 
@@ -21,40 +21,61 @@ struct noise_counter {
   static constexpr std::uint32_t factor = 0x21f0aaadu;
 
   [[nodiscard]] constexpr std::uint16_t at(std::size_t i) const {
-    auto const number = static_cast<std::uint32_t>(i / 16 * 8 + i % 8);
-    std::uint32_t word = key + number * weyl;
+    std::uint32_t word = key + static_cast<std::uint32_t>(i / 2) * weyl;
     word = (word ^ (word >> 16)) * factor;
     word ^= word >> 15;
-    return static_cast<std::uint16_t>(i % 16 < 8 ? word : word >> 16);
+    return static_cast<std::uint16_t>(i % 2 == 0 ? word : word >> 16);
   }
 
 #if defined(RIVULET_AVX2)
   /// Of values i .. i + 31, for i a multiple of 32.
-  RIVULET_AVX2_PART void at(std::size_t i, __m256i (&noise)[4]) const {
-    __m256i const lanes = _mm256_mullo_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7),
-                                             _mm256_set1_epi32(static_cast<int>(weyl)));
+  RIVULET_AVX2_PART void at(std::size_t i, __m256i (&noise)[2]) const {
+    auto const lane = [](std::uint32_t n) { return static_cast<int>(n * weyl); };
+    __m256i const lanes =
+        _mm256_setr_epi32(0, lane(1), lane(2), lane(3), lane(4), lane(5), lane(6), lane(7));
+    auto const first = static_cast<int>(key + static_cast<std::uint32_t>(i / 2) * weyl);
+    __m256i word = _mm256_add_epi32(_mm256_set1_epi32(first), lanes);
     RIVULET_UNROLL
     for (std::size_t j = 0; j < 2; ++j) {
-      std::uint32_t const first = key + static_cast<std::uint32_t>(i / 2 + 8 * j) * weyl;
-      __m256i word = _mm256_add_epi32(_mm256_set1_epi32(static_cast<int>(first)), lanes);
-      word = _mm256_xor_si256(word, _mm256_srli_epi32(word, 16));
-      word = _mm256_mullo_epi32(word, _mm256_set1_epi32(static_cast<int>(factor)));
-      word = _mm256_xor_si256(word, _mm256_srli_epi32(word, 15));
-      noise[2 * j] = _mm256_and_si256(word, _mm256_set1_epi32(0xffff));
-      noise[2 * j + 1] = _mm256_srli_epi32(word, 16);
+      __m256i mixed = _mm256_xor_si256(word, _mm256_srli_epi32(word, 16));
+      mixed = _mm256_mullo_epi32(mixed, _mm256_set1_epi32(static_cast<int>(factor)));
+      noise[j] = _mm256_xor_si256(mixed, _mm256_srli_epi32(mixed, 15));
+      word = _mm256_add_epi32(word, _mm256_set1_epi32(lane(8)));
     }
   }
 #endif
 };
 
 #if defined(RIVULET_AVX2)
-/// The kernel of C can round at random: encode(values, factor, noise) with 16 random bits a lane.
+/// The kernel of C can round at random: encode(values, factor, noise) with 16 random bits a value.
 template <class C>
 concept HasRandomKernel = HasKernel<C> &&
-    requires(float const* values, __m256 const* factor, __m256i const (&noise)[4]) {
+    requires(float const* values, __m256 const* factor, __m256i const (&noise)[2]) {
   C::avx2::encode(values, *factor, noise);
 };
 #endif
+
+/// Rounding of the blocks of a tile; see to_nearest.
+template <class C>
+struct at_random {
+  C const& codec;
+  noise_counter noise;
+
+  void block(std::size_t b, float const* values, std::byte* codes, std::byte* scale) const {
+    std::uint16_t of_block[C::block_size];
+    for (std::size_t i = 0; i < C::block_size; ++i) of_block[i] = noise.at(b * C::block_size + i);
+    float const s = C::natural_scale(values);
+    C::store_scale(s, scale);
+    codec.quantize(values, s, codes, of_block);
+  }
+#if defined(RIVULET_AVX2)
+  RIVULET_AVX2_PART auto encode(std::size_t i, float const* values, __m256 factor) const {
+    __m256i random[2];
+    noise.at(i, random);
+    return C::avx2::encode(values, factor, random);
+  }
+#endif
+};
 
 }  // namespace detail
 
@@ -85,22 +106,25 @@ struct stochastic {
   void encode_tile(float const* values, std::size_t count, std::byte* out,
                    std::uint64_t key) const {
     std::uint64_t const mixed = rivulet::detail::hash{}.add(seed).add(key).value();
-    detail::noise_counter const noise{static_cast<std::uint32_t>(mixed >> 32)};
+    detail::at_random<C> const round{codec, {static_cast<std::uint32_t>(mixed >> 32)}};
     detail::chunk_blocks<C> const b{chunk(count)};
     std::byte* const scales = out + b.places.scales;
     std::size_t done = 0;
 #if defined(RIVULET_AVX2)
     if constexpr (detail::HasRandomKernel<C>) {
-      if (rivulet::detail::use_vectors()) done = encode_by_8(noise, values, b.whole, out, scales);
+      if (rivulet::detail::use_vectors()) {
+        done = detail::encode_by_8<false, C>(round, values, b.whole, out, scales).blocks;
+      }
     }
 #endif
     for (; done < b.whole; ++done) {
-      encode_block(noise, done, values + done * C::block_size, out, scales);
+      round.block(done, values + done * C::block_size, out + done * C::code_bytes,
+                  scales + done * C::scale_bytes);
     }
     if (b.rest == 0) return;
     float padded[C::block_size] = {};
     for (std::size_t i = 0; i < b.rest; ++i) padded[i] = values[b.whole * C::block_size + i];
-    encode_block(noise, b.whole, padded, out, scales);
+    round.block(b.whole, padded, out + b.tail().codes, out + b.tail().scales);
   }
 
   void accumulate_tile(std::byte const* in, std::size_t count, float weight, float* sums) const {
@@ -116,45 +140,6 @@ struct stochastic {
         .value();
   }
   void check() const { codec::check(codec); }
-
- private:
-  /// Block number `b` of a tile.
-  void encode_block(detail::noise_counter noise, std::size_t b, float const* values,
-                    std::byte* codes, std::byte* scales) const {
-    std::uint16_t of_block[C::block_size];
-    for (std::size_t i = 0; i < C::block_size; ++i) of_block[i] = noise.at(b * C::block_size + i);
-    float const scale = C::natural_scale(values);
-    C::store_scale(scale, scales + b * C::scale_bytes);
-    codec.quantize(values, scale, codes + b * C::code_bytes, of_block);
-  }
-
-#if defined(RIVULET_AVX2)
-  RIVULET_AVX2 std::size_t encode_by_8(detail::noise_counter noise, float const* values,
-                                       std::size_t blocks, std::byte* codes,
-                                       std::byte* scales) const {
-    using kernel = typename C::avx2;
-    std::size_t b = 0;
-    for (; b + 8 <= blocks; b += 8) {
-      __m256i const measured = kernel::measure(values + b * C::block_size);
-      if (!rivulet::detail::avx2::all_finite(rivulet::detail::avx2::magnitude(measured))) {
-        for (std::size_t j = b; j < b + 8; ++j) {
-          encode_block(noise, j, values + j * C::block_size, codes, scales);
-        }
-        continue;
-      }
-      alignas(32) float factors[8];
-      _mm256_store_ps(factors, kernel::scales(measured, scales + b * C::scale_bytes));
-      for (std::size_t i = b * C::block_size; i < (b + 8) * C::block_size; i += 32) {
-        __m256i random[4];
-        noise.at(i, random);
-        __m256 const f = _mm256_broadcast_ss(factors + (i / C::block_size - b));
-        rivulet::detail::avx2::put<false>(codes + detail::code_bytes<C>(i),
-                                          kernel::encode(values + i, f, random));
-      }
-    }
-    return b;
-  }
-#endif
 };
 template <class C>
 stochastic(C) -> stochastic<C>;

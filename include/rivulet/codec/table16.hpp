@@ -23,7 +23,6 @@ struct grid16 {
   bool regular = true;          // at most one border in 8 steps of m
   std::int8_t code_of[16]{};    // by rank: that of the magnitude and 8 * sign if symmetric, else it
   float level[16]{};            // by code
-  std::uint16_t upper[16]{};    // the same as bfloat16
   std::int8_t code[2][128]{};   // by sign and m
   std::int8_t offset[2][16]{};  // by sign and m / 8; if symmetric, from rank 8 on
 };
@@ -37,7 +36,6 @@ struct grid16 {
     int const code = !g.symmetric ? r : r < 8 ? 15 - r : r - 8;
     g.code_of[r] = static_cast<std::int8_t>(code);
     g.level[code] = levels[r];
-    g.upper[code] = to_bf16(levels[r]).bits;
   }
   int zero = 0;  // the first rank from zero on
   while (levels[zero] < 0) ++zero;
@@ -179,7 +177,8 @@ struct table16 : detail::bf16_scale {
         __m256i const sign = to_bytes(_mm256_castps_si256(a), _mm256_castps_si256(b),
                                       _mm256_castps_si256(c), _mm256_castps_si256(d));
         __m256i const m = _mm256_min_epu8(_mm256_abs_epi8(t), _mm256_set1_epi8(127));
-        __m256i const rank = _mm256_add_epi8(m, look_up(grid.offset[0], eighth(m)));
+        __m256i const rank =
+            _mm256_add_epi8(m, rivulet::detail::avx2::look_up(grid.offset[0], eighth(m)));
         __m256 const used = _mm256_cmp_ps(factor, _mm256_setzero_ps(), _CMP_NEQ_UQ);
         __m256i const bit_6 = _mm256_and_si256(_mm256_castps_si256(used), _mm256_set1_epi8(64));
         return pack(_mm256_or_si256(_mm256_and_si256(rank, _mm256_set1_epi8(7 << 3)),
@@ -188,12 +187,18 @@ struct table16 : detail::bf16_scale {
         __m256i const m = _mm256_max_epi8(t, _mm256_set1_epi8(-127));
         __m256i const at = eighth(_mm256_abs_epi8(m));
         __m256i const offset =
-            _mm256_blendv_epi8(look_up(grid.offset[0], at), look_up(grid.offset[1], at), m);
+            _mm256_blendv_epi8(rivulet::detail::avx2::look_up(grid.offset[0], at),
+                               rivulet::detail::avx2::look_up(grid.offset[1], at), m);
         return pack(_mm256_and_si256(_mm256_add_epi8(offset, m), _mm256_set1_epi8(15 << 3)));
       }
     }
     RIVULET_AVX2_PART static void decode(std::byte const* codes, __m256 (&values)[4]) {
-      rivulet::detail::avx2::value_table::from(grid.upper).unpack_halves(codes, values);
+      static constexpr auto table = [] {
+        rivulet::detail::avx2::value_table result{};
+        for (std::size_t c = 0; c < 16; ++c) result.set(c, to_bf16(grid.level[c]));
+        return result;
+      }();
+      table.unpack_halves(codes, values);
     }
 
    private:
@@ -224,10 +229,6 @@ struct table16 : detail::bf16_scale {
     }
     RIVULET_AVX2_PART static __m256i eighth(__m256i m) {
       return _mm256_and_si256(_mm256_srli_epi16(m, 3), _mm256_set1_epi8(15));
-    }
-    RIVULET_AVX2_PART static __m256i look_up(std::int8_t const (&table)[16], __m256i at) {
-      __m128i const bytes = _mm_loadu_si128(reinterpret_cast<__m128i const*>(table));
-      return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(bytes), at);
     }
     /// The layout of the docstring, from codes in bits 3-6 and in the order of to_bytes.
     RIVULET_AVX2_PART static __m128i pack(__m256i code) {

@@ -5,6 +5,7 @@
 /// tensor: the codes of its blocks one after the other, then their scales. An encoded array or
 /// fragment is a sequence of tiles, so every range of tiles is a range of bytes.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -26,12 +27,13 @@ inline constexpr std::size_t block_bytes = C::code_bytes + C::scale_bytes;
 /// Where an array lies; if beyond the caches, it is written past them.
 enum class memory : bool { cached, uncached };
 
-/// Values that a pass hands over at a time: few enough that the hardware reads ahead meanwhile,
-/// and the 8 blocks that a kernel wants. A tile codec gets whole tiles.
+/// Values that a pass hands over at a time: few enough that the hardware reads ahead meanwhile, but
+/// the 8 blocks that a kernel wants. A tile codec gets whole tiles.
 template <class C>
 inline constexpr std::size_t chunk_values = tile_values;
 template <BlockCodec C>
-inline constexpr std::size_t chunk_values<C> = C::block_size < 512 ? 512 : C::block_size;
+inline constexpr std::size_t chunk_values<C> =
+    (std::min)(tile_values, (std::max)(std::size_t{512}, 8 * C::block_size));
 
 /// The id that stands in headers.
 template <NamedCodec C>
@@ -104,20 +106,23 @@ struct chunk_blocks {
 }  // namespace detail
 
 /// Encodes a chunk of a tile into the tile's tile_bytes(codec, count) bytes at `out`. Equal input
-/// gives equal bytes: a tail is padded with zeros. `key` belongs to the tile.
+/// gives equal bytes: a tail is padded with zeros. `key` belongs to the tile. Returns true only if
+/// all values are finite; it may be false without a reason.
 template <Codec C>
-void encode_chunk(C const& codec, float const* values, chunk part, std::byte* out,
+bool encode_chunk(C const& codec, float const* values, chunk part, std::byte* out,
                   std::uint64_t key, memory where = memory::cached) {
   if constexpr (TileCodec<C>) {
     codec.encode_tile(values, part.count, out, key);
+    return false;
   } else {
     detail::chunk_blocks<C> const b(part);
-    detail::encode_blocks(codec, values, b.whole, out + b.places.codes, out + b.places.scales,
-                          where == memory::uncached);
-    if (b.rest == 0) return;
+    bool const finite = detail::encode_blocks(codec, values, b.whole, out + b.places.codes,
+                                              out + b.places.scales, where == memory::uncached);
+    if (b.rest == 0) return finite;
     float padded[C::block_size] = {};
     for (std::size_t i = 0; i < b.rest; ++i) padded[i] = values[b.whole * C::block_size + i];
     codec.encode_block(padded, out + b.tail().codes, out + b.tail().scales);
+    return false;
   }
 }
 

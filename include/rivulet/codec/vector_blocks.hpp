@@ -13,15 +13,17 @@
 ///     void decode(std::byte const* codes, __m256 (&values)[4])  // 32 values for scale 1
 ///
 /// where CODES is __m256i, __m128i, std::uint64_t or std::uint32_t, and the codec itself has
-/// scale_at(std::byte const*) -> float. `scales` meets finite statistics only. For a codec of
-/// single values without scales:
+/// scales_at(std::byte const*) -> __m256, 8 stored scales. `scales` meets finite statistics only.
+/// For a codec of single values without scales:
 ///
 ///     bool regular(float const* values)          // whether encode is right for these 32 bytes
 ///     __m256i encode(float const* values)        // 32 bytes of codes
 ///     __m256 decode(std::byte const* codes)      // 8 values
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 
 #include <rivulet/concepts.hpp>
@@ -75,6 +77,27 @@ template <class C>
   return C::code_bytes * values / C::block_size;
 }
 
+/// How values become codes: here to the nearest. `block` encodes block number `b` by the scalar
+/// code, `encode` 32 values from number `i` on for a factor; both numbers count from the first
+/// value of the run.
+template <class C>
+struct to_nearest {
+  C const& codec;
+
+  void block(std::size_t, float const* values, std::byte* codes, std::byte* scale) const {
+    codec.encode_block(values, codes, scale);
+  }
+  RIVULET_AVX2_PART static auto encode(std::size_t, float const* values, __m256 factor) {
+    return C::avx2::encode(values, factor);
+  }
+};
+
+/// How far a kernel came.
+struct progress {
+  std::size_t blocks = 0;
+  bool finite = true;  ///< no value of these was NaN or infinity
+};
+
 /// Scales and factors of 8 blocks; false, and nothing of use, if one has NaN or infinity.
 template <class C>
 RIVULET_AVX2_PART bool measure_8(float const* values, std::byte* scales, float (&factors)[8]) {
@@ -83,40 +106,42 @@ RIVULET_AVX2_PART bool measure_8(float const* values, std::byte* scales, float (
   return avx2::all_finite(avx2::magnitude(measured));
 }
 
-/// Encodes 8 blocks at a time; returns how many blocks it did. Of the next 8, statistics and scales
-/// are made before these are encoded from the first-level cache, so that nothing waits for the
-/// chain from the load over the division to the factor.
-template <bool Far, class C>
-RIVULET_AVX2 std::size_t encode_by_8(C const& codec, float const* values, std::size_t blocks,
-                                     std::byte* codes, std::byte* scales) {
-  using kernel = typename C::avx2;
+/// Encodes 8 blocks at a time. Of the next 8, statistics and scales are made before these are
+/// encoded from the first-level cache, so that nothing waits for the chain from the load over the
+/// division to the factor.
+template <bool Far, class C, class Rounding>
+RIVULET_AVX2 progress encode_by_8(Rounding const& rounding, float const* values, std::size_t blocks,
+                                  std::byte* codes, std::byte* scales) {
   constexpr std::size_t ahead = 8 * C::block_size + 512;  // values
-  std::size_t const groups = blocks / 8;
+  progress done{blocks / 8 * 8};
   alignas(32) float factors[2][8];
   bool regular[2];
-  if (groups > 0) regular[0] = measure_8<C>(values, scales, factors[0]);
-  for (std::size_t g = 0; g < groups; ++g) {
-    std::size_t const now = g % 2;
+  if (done.blocks > 0) regular[0] = measure_8<C>(values, scales, factors[0]);
+  for (std::size_t b = 0; b < done.blocks; b += 8) {
+    std::size_t const now = b / 8 % 2;
     float const* const next = values + 8 * C::block_size;
     scales += 8 * C::scale_bytes;
-    if (g + 1 < groups) regular[1 - now] = measure_8<C>(next, scales, factors[1 - now]);
+    if (b + 8 < done.blocks) regular[1 - now] = measure_8<C>(next, scales, factors[1 - now]);
     if (!regular[now]) {
       for (std::size_t j = 0; j < 8; ++j, values += C::block_size, codes += C::code_bytes) {
-        codec.encode_block(values, codes, scales - (8 - j) * C::scale_bytes);
+        rounding.block(b + j, values, codes, scales - (8 - j) * C::scale_bytes);
       }
+      done.finite = false;
       continue;
     }
+    std::size_t first = b * C::block_size;
     for (float const& factor : factors[now]) {
       __m256 const f = _mm256_broadcast_ss(&factor);
       for (std::size_t i = 0; i < C::block_size; i += 32) {
         avx2::prefetch(values + ahead);
-        avx2::put<Far>(codes, kernel::encode(values, f));
+        avx2::put<Far>(codes, rounding.encode(first, values, f));
         values += 32;
         codes += code_bytes<C>(32);
+        first += 32;
       }
     }
   }
-  return groups * 8;
+  return done;
 }
 
 /// Encodes single values, 32 bytes of codes at a time; returns how many values it did.
@@ -148,96 +173,115 @@ RIVULET_AVX2_PART void decode_32(std::byte const* codes, __m256 (&values)[4]) {
   }
 }
 
-/// What the values of a block are multiplied by.
+/// Values in 8 blocks; of single values, in 8 steps of 32.
 template <class C>
-RIVULET_AVX2_PART __m256 factor_of(std::byte const* scale, float weight) {
+inline constexpr std::size_t values_of_8 = 8 * (C::block_size < 32 ? 32 : C::block_size);
+
+/// What the values of up to 8 blocks are multiplied by.
+template <class C>
+RIVULET_AVX2_PART void load_factors(std::byte const* scales, std::size_t blocks, float weight,
+                                    float (&factors)[8]) {
+  __m256 const w = _mm256_set1_ps(weight);
   if constexpr (C::scale_bytes > 0) {
-    return _mm256_set1_ps(C::scale_at(scale) * weight);
+    std::byte padded[8 * C::scale_bytes] = {};
+    if (blocks < 8) {
+      std::memcpy(padded, scales, blocks * C::scale_bytes);
+      scales = padded;
+    }
+    _mm256_store_ps(factors, _mm256_mul_ps(C::scales_at(scales), w));
   } else {
-    return _mm256_set1_ps(weight);
+    _mm256_store_ps(factors, w);
   }
 }
 
-/// Blocks in 32 values, or 1 if a block has more.
+/// The factor of the values from number `i` of 8 blocks on.
 template <class C>
-inline constexpr std::size_t blocks_in_step = C::block_size < 32 ? 32 / C::block_size : 1;
-
-/// Values whose sums stay in registers while the senders are added.
-template <class C>
-inline constexpr std::size_t values_in_registers = C::block_size % 64 == 0 ? 64 : 32;
-
-/// Adds up all senders, step by step, so that the sums are read and written once; returns how many
-/// blocks it did.
-template <class C>
-RIVULET_AVX2 std::size_t accumulate_kernel(std::span<weighted_codes const> senders, block_places at,
-                                           std::size_t blocks, float* sums) {
-  constexpr std::size_t width = values_in_registers<C>;
-  constexpr std::size_t step_values = blocks_in_step<C> * C::block_size;
-  std::size_t b = 0;
-  for (; b + blocks_in_step<C> <= blocks; b += blocks_in_step<C>) {
-    for (std::size_t i = 0; i < step_values; i += width, sums += width) {
-      __m256 sum[width / 8];
-      RIVULET_UNROLL
-      for (std::size_t j = 0; j < width / 8; ++j) sum[j] = _mm256_loadu_ps(sums + 8 * j);
-      for (weighted_codes const& sender : senders) {
-        __m256 const factor = factor_of<C>(sender.bytes.data() + at.scales, sender.weight);
-        std::byte const* const codes = sender.bytes.data() + at.codes + code_bytes<C>(i);
-        // Many streams are more than the hardware reads ahead by itself.
-        if (senders.size() > 2)
-          _mm_prefetch(reinterpret_cast<char const*>(codes) + 4096, _MM_HINT_T0);
-        RIVULET_UNROLL
-        for (std::size_t j = 0; j < width / 8; j += 4) {
-          __m256 v[4];
-          decode_32<C>(codes + code_bytes<C>(8 * j), v);
-          RIVULET_UNROLL
-          for (std::size_t k = 0; k < 4; ++k) {
-            sum[j + k] = _mm256_fmadd_ps(v[k], factor, sum[j + k]);
-          }
-        }
-      }
-      RIVULET_UNROLL
-      for (std::size_t j = 0; j < width / 8; ++j) _mm256_storeu_ps(sums + 8 * j, sum[j]);
-    }
-    at.codes += blocks_in_step<C> * C::code_bytes;
-    at.scales += blocks_in_step<C> * C::scale_bytes;
-  }
-  return b;
+RIVULET_AVX2_PART __m256 factor_at(float const (&factors)[8], std::size_t i) {
+  return _mm256_broadcast_ss(factors + i / (values_of_8<C> / 8));
 }
 
-template <bool Far, class C>
+/// Decodes to `values`, or adds to them; returns how many blocks it did.
+template <bool Far, bool Add, class C>
 RIVULET_AVX2 std::size_t decode_kernel(std::byte const* codes, std::byte const* scales,
-                                       std::size_t blocks, float* values) {
-  constexpr std::size_t step_values = blocks_in_step<C> * C::block_size;
-  std::size_t b = 0;
-  for (; b + blocks_in_step<C> <= blocks; b += blocks_in_step<C>) {
-    __m256 const factor = factor_of<C>(scales, 1.0f);
-    for (std::size_t i = 0; i < step_values; i += 32, codes += code_bytes<C>(32), values += 32) {
-      __m256 v[4];
-      decode_32<C>(codes, v);
-      RIVULET_UNROLL
-      for (std::size_t j = 0; j < 4; ++j) {
-        avx2::put<Far>(values + 8 * j, _mm256_fmadd_ps(v[j], factor, _mm256_setzero_ps()));
+                                       std::size_t blocks, float weight, float* values) {
+  std::size_t const all = blocks * C::block_size / 32 * 32;
+  alignas(32) float factors[8];
+  for (std::size_t i = 0; i < all; i += 32, codes += code_bytes<C>(32), values += 32) {
+    if (i % values_of_8<C> == 0) {
+      std::size_t const left = blocks - i / C::block_size;
+      load_factors<C>(scales + i / C::block_size * C::scale_bytes, left, weight, factors);
+    }
+    __m256 const factor = factor_at<C>(factors, i % values_of_8<C>);
+    __m256 v[4];
+    decode_32<C>(codes, v);
+    RIVULET_UNROLL
+    for (std::size_t j = 0; j < 4; ++j) {
+      __m256 const sum = Add ? _mm256_loadu_ps(values + 8 * j) : _mm256_setzero_ps();
+      avx2::put<Far>(values + 8 * j, _mm256_fmadd_ps(v[j], factor, sum));
+    }
+  }
+  return all / C::block_size;
+}
+
+/// Adds up several senders in one pass over the sums; returns how many blocks it did.
+template <class C>
+RIVULET_AVX2 std::size_t sum_kernel(std::span<weighted_codes const> senders, block_places at,
+                                    std::size_t blocks, float* sums) {
+  constexpr std::size_t most = 8;  // senders at a time
+  std::size_t const all = blocks * C::block_size / 32 * 32;
+  alignas(32) float factors[most][8];
+  for (std::size_t first = 0; first < all; first += values_of_8<C>, sums += values_of_8<C>) {
+    std::size_t const count = all - first < values_of_8<C> ? all - first : values_of_8<C>;
+    for (std::size_t begin = 0; begin < senders.size(); begin += most) {
+      auto const some = senders.subspan(begin, (std::min)(most, senders.size() - begin));
+      for (std::size_t s = 0; s < some.size(); ++s) {
+        load_factors<C>(some[s].bytes.data() + at.scales, count / C::block_size, some[s].weight,
+                        factors[s]);
+        // Many streams are more than the hardware reads ahead by itself.
+        std::byte const* const ahead = some[s].bytes.data() + at.codes + 2048;
+        for (std::size_t i = 0; i < code_bytes<C>(count); i += 64) avx2::prefetch_line(ahead + i);
+      }
+      for (std::size_t i = 0; i < count; i += 32) {
+        avx2::prefetch(sums + i + 1024);
+        __m256 sum[4];
+        RIVULET_UNROLL
+        for (std::size_t j = 0; j < 4; ++j) sum[j] = _mm256_loadu_ps(sums + i + 8 * j);
+        for (std::size_t s = 0; s < some.size(); ++s) {
+          __m256 const factor = factor_at<C>(factors[s], i);
+          __m256 v[4];
+          decode_32<C>(some[s].bytes.data() + at.codes + code_bytes<C>(i), v);
+          RIVULET_UNROLL
+          for (std::size_t j = 0; j < 4; ++j) sum[j] = _mm256_fmadd_ps(v[j], factor, sum[j]);
+        }
+        RIVULET_UNROLL
+        for (std::size_t j = 0; j < 4; ++j) _mm256_storeu_ps(sums + i + 8 * j, sum[j]);
       }
     }
-    scales += blocks_in_step<C> * C::scale_bytes;
+    at.codes += C::code_bytes * values_of_8<C> / C::block_size;
+    at.scales += C::scale_bytes * values_of_8<C> / C::block_size;
   }
-  return b;
+  return all / C::block_size;
 }
 
 #endif
 
-/// Encodes whole blocks. `uncached`: store past the caches.
+/// Encodes whole blocks. `uncached`: store past the caches. Returns true only if all values are
+/// finite; it may be false without a reason.
 template <BlockCodec C>
-void encode_blocks(C const& codec, float const* values, std::size_t blocks, std::byte* codes,
+bool encode_blocks(C const& codec, float const* values, std::size_t blocks, std::byte* codes,
                    std::byte* scales, [[maybe_unused]] bool uncached) {
   std::size_t done = 0;
+  bool finite = false;
 #if defined(RIVULET_AVX2)
   if constexpr (HasKernel<C>) {
     bool const past = uncached && avx2::aligned(codes);
     if (rivulet::detail::use_vectors()) {
       if constexpr (C::scale_bytes > 0) {
-        done = past ? encode_by_8<true>(codec, values, blocks, codes, scales)
-                    : encode_by_8<false>(codec, values, blocks, codes, scales);
+        to_nearest<C> const rounding{codec};
+        progress const by_8 = past ? encode_by_8<true, C>(rounding, values, blocks, codes, scales)
+                                   : encode_by_8<false, C>(rounding, values, blocks, codes, scales);
+        done = by_8.blocks;
+        finite = by_8.finite && done == blocks;
       } else {
         done = past ? encode_singles<true>(codec, values, blocks, codes)
                     : encode_singles<false>(codec, values, blocks, codes);
@@ -249,6 +293,7 @@ void encode_blocks(C const& codec, float const* values, std::size_t blocks, std:
     codec.encode_block(values + b * C::block_size, codes + b * C::code_bytes,
                        scales + b * C::scale_bytes);
   }
+  return finite;
 }
 
 /// sums <- fma(value, scale * weight, sums) for whole blocks of each sender in order.
@@ -259,7 +304,10 @@ void accumulate_blocks(C const& codec, std::span<weighted_codes const> senders, 
 #if defined(RIVULET_AVX2)
   if constexpr (HasKernel<decoder_of<C>>) {
     if (rivulet::detail::use_vectors()) {
-      done = accumulate_kernel<decoder_of<C>>(senders, at, blocks, sums);
+      std::byte const* const only = senders.size() == 1 ? senders[0].bytes.data() : nullptr;
+      done = only ? decode_kernel<false, true, decoder_of<C>>(only + at.codes, only + at.scales,
+                                                              blocks, senders[0].weight, sums)
+                  : sum_kernel<decoder_of<C>>(senders, at, blocks, sums);
     }
   }
 #endif
@@ -281,8 +329,8 @@ void decode_blocks(C const& codec, std::byte const* codes, std::byte const* scal
   if constexpr (HasKernel<decoder_of<C>>) {
     if (rivulet::detail::use_vectors()) {
       done = uncached && avx2::aligned(values)
-                 ? decode_kernel<true, decoder_of<C>>(codes, scales, blocks, values)
-                 : decode_kernel<false, decoder_of<C>>(codes, scales, blocks, values);
+                 ? decode_kernel<true, false, decoder_of<C>>(codes, scales, blocks, 1, values)
+                 : decode_kernel<false, false, decoder_of<C>>(codes, scales, blocks, 1, values);
     }
   }
 #endif

@@ -127,17 +127,30 @@ RIVULET_AVX2_PART __m256i widen(std::byte const* in) {
   return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<__m128i const*>(in)));
 }
 
-/// Values of 16 codes that are bfloat16 numbers: the bytes of their upper halves.
-struct value_table {
-  __m256i low, high;
+/// Two vectors of 16 numbers of 16 bits, in order, each to a lane.
+RIVULET_AVX2_PART void widen(__m256i const (&in)[2], __m256i (&lanes)[4]) {
+  RIVULET_UNROLL
+  for (std::size_t j = 0; j < 2; ++j) {
+    lanes[2 * j] = _mm256_cvtepu16_epi32(_mm256_castsi256_si128(in[j]));
+    lanes[2 * j + 1] = _mm256_cvtepu16_epi32(_mm256_extracti128_si256(in[j], 1));
+  }
+}
 
-  /// `bits`: the values as bfloat16.
-  RIVULET_AVX2_PART static value_table from(std::uint16_t const (&bits)[16]) {
-    __m256i const all = _mm256_loadu_si256(reinterpret_cast<__m256i const*>(bits));
-    __m256i const apart = _mm256_shuffle_epi8(
-        all, _mm256_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15,  //
-                              0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15));
-    return {_mm256_permute4x64_epi64(apart, 0x88), _mm256_permute4x64_epi64(apart, 0xdd)};
+/// table[at] for each byte, below 16.
+template <class Byte>
+RIVULET_AVX2_PART __m256i look_up(Byte const (&table)[16], __m256i at) {
+  __m128i const bytes = _mm_loadu_si128(reinterpret_cast<__m128i const*>(table));
+  return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(bytes), at);
+}
+
+/// Values of 16 codes that are bfloat16 numbers: the third and the fourth bytes of the floats.
+struct value_table {
+  std::uint8_t third[16];
+  std::uint8_t fourth[16];
+
+  constexpr void set(std::size_t code, bf16 value) {
+    third[code] = static_cast<std::uint8_t>(value.bits);
+    fourth[code] = static_cast<std::uint8_t>(value.bits >> 8);
   }
 
   /// Values of 32 codes that pack_halves packed. The first shuffle spreads the bytes so that the
@@ -150,8 +163,8 @@ struct value_table {
                                 4, 5, 6, 7, 12, 13, 14, 15, 4, 5, 6, 7, 12, 13, 14, 15));
     __m256i const nibbles = _mm256_and_si256(
         _mm256_srlv_epi64(spread, _mm256_setr_epi64x(0, 4, 0, 4)), _mm256_set1_epi8(15));
-    __m256i const lower = _mm256_shuffle_epi8(low, nibbles);
-    __m256i const upper = _mm256_shuffle_epi8(high, nibbles);
+    __m256i const lower = look_up(third, nibbles);
+    __m256i const upper = look_up(fourth, nibbles);
     __m256i const a = _mm256_unpacklo_epi8(lower, upper);
     __m256i const b = _mm256_unpackhi_epi8(lower, upper);
     __m256i const zero = _mm256_setzero_si256();
@@ -199,10 +212,15 @@ RIVULET_AVX2_PART void put(std::byte* out, std::uint32_t codes) {
   return reinterpret_cast<std::uintptr_t>(address) % 32 == 0;
 }
 
+/// Asks for the cache line of a byte.
+RIVULET_AVX2_PART void prefetch_line(std::byte const* byte) {
+  _mm_prefetch(reinterpret_cast<char const*>(byte), _MM_HINT_T0);
+}
+
 /// Asks for the cache lines of 32 values.
 RIVULET_AVX2_PART void prefetch(float const* values) {
-  _mm_prefetch(reinterpret_cast<char const*>(values), _MM_HINT_T0);
-  _mm_prefetch(reinterpret_cast<char const*>(values) + 64, _MM_HINT_T0);
+  prefetch_line(reinterpret_cast<std::byte const*>(values));
+  prefetch_line(reinterpret_cast<std::byte const*>(values + 16));
 }
 
 // Elements of a model: 8 at a time, rounded as to_bf16 and to_fp16 do.

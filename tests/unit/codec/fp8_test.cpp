@@ -253,12 +253,9 @@ TEST_CASE("fp8: rounding at random is right on average, to either neighbour") {
 
 RIVULET_AVX2 void encode_32(float const* values, float factor, std::uint16_t const* noise,
                             std::byte* codes) {
-  __m256i lanes[4];
-  for (std::size_t j = 0; j < 4; ++j) {
-    __m128i const eight = _mm_loadu_si128(reinterpret_cast<__m128i const*>(noise + 8 * j));
-    lanes[j] = _mm256_cvtepu16_epi32(eight);
-  }
-  __m256i const packed = fp8<32>::avx2::encode(values, _mm256_set1_ps(factor), lanes);
+  __m256i random[2];
+  std::memcpy(random, noise, sizeof random);
+  __m256i const packed = fp8<32>::avx2::encode(values, _mm256_set1_ps(factor), random);
   std::memcpy(codes, &packed, 32);
 }
 

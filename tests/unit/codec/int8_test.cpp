@@ -250,11 +250,8 @@ template <class C>
                                                        std::byte* codes) {
   __m256 const factor = _mm256_set1_ps(1 / scale);
   for (std::size_t i = 0; i < C::block_size; i += 32) {
-    __m256i random[4];
-    for (std::size_t j = 0; j < 4; ++j) {
-      auto const* const from = reinterpret_cast<__m128i const*>(noise + i + 8 * j);
-      random[j] = _mm256_cvtepu16_epi32(_mm_loadu_si128(from));
-    }
+    __m256i random[2];
+    std::memcpy(random, noise + i, sizeof random);
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(codes + i),
                         C::avx2::encode(values + i, factor, random));
   }

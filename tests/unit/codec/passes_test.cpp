@@ -219,9 +219,9 @@ encoded_range encode(C const& codec, E const& executor, Source const& source,
                              std::byte{0x77}, 3);
   guarded<float> left_over(feeds_back ? layout.values() : 0, -1.0f, 1);
   pass::remainder const remainder{feeds_back ? left_over.values().data() : nullptr};
-  pass::checked_load<Source> const load{source, &layout, policy, remainder, &totals};
-  executor.for_each_tile(range.count,
-                         pass::encode<C, Source>{codec, load, range, payload.values().data(), key});
+  pass::encode_input<Source> const input{source, &layout, policy, remainder, &totals};
+  executor.for_each_tile(
+      range.count, pass::encode<C, Source>{codec, input, range, payload.values().data(), key});
   CHECK(payload.intact());
   CHECK(left_over.intact());
   return {{payload.values().begin(), payload.values().end()},

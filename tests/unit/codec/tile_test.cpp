@@ -70,8 +70,9 @@ TEST_CASE("tile: bytes are those of its blocks, or what a tile codec says") {
 TEST_CASE("tile: chunks hold whole blocks and fill a tile") {
   CHECK(chunk_values<float32> == 512);
   CHECK(chunk_values<own_int8> == 512);
-  CHECK(chunk_values<e3m0<256>> == 512);
-  CHECK(chunk_values<e3m0<1024>> == 1024);
+  CHECK(chunk_values<e3m0<64>> == 512);
+  CHECK(chunk_values<e3m0<256>> == 2048);  // 8 blocks
+  CHECK(chunk_values<e3m0<1024>> == 4096);
   CHECK(chunk_values<e3m0<4096>> == 4096);
   CHECK(chunk_values<own_keyed> == 4096);
   chunk const whole(700);

@@ -47,6 +47,11 @@ struct levels {
     std::memcpy(&s, scale, 4);
     return s;
   }
+#if defined(RIVULET_AVX2)
+  RIVULET_AVX2_PART static __m256 scales_at(std::byte const* scales) {
+    return _mm256_loadu_ps(reinterpret_cast<float const*>(scales));
+  }
+#endif
   static void encode_values(float const* values, float factor, std::byte* codes,
                             std::size_t count) {
     std::memset(codes, 0, count * Bits / 8);
