@@ -10,42 +10,20 @@
 
 #include <doctest/doctest.h>
 
-#include <rivulet/codec/array.hpp>
 #include <rivulet/codec/fp8.hpp>
+
+#include "contract/codec_tools.hpp"
 
 namespace {
 
 using rivulet::codec::fp8;
 using rivulet::detail::bits_of;
 using rivulet::detail::float_of;
-
-template <class C>
-std::vector<std::byte> encoded(C const& codec, std::span<float const> values) {
-  std::vector<std::byte> bytes(rivulet::codec::encoded_bytes(codec, values.size()));
-  rivulet::codec::encode(codec, values, bytes);
-  return bytes;
-}
-
-template <class C>
-std::vector<float> decoded(C const& codec, std::span<std::byte const> bytes, std::size_t count) {
-  std::vector<float> values(count, -1.0f);
-  rivulet::codec::decode(codec, bytes, values);
-  return values;
-}
-
-/// Calls f with the vector kernels on, where there are any, and off.
-template <class F>
-void with_both_kernels(F const& f) {
-#if defined(RIVULET_AVX2)
-  bool const before = rivulet::detail::vector_kernels();
-  f();
-  rivulet::detail::vector_kernels() = false;
-  f();
-  rivulet::detail::vector_kernels() = before;
-#else
-  f();
-#endif
-}
+using rivulet_test::decoded;
+using rivulet_test::encoded;
+using rivulet_test::random_values;
+using rivulet_test::signal_to_noise;
+using rivulet_test::with_both_kernels;
 
 /// The nearest E4M3, ties to even, saturating.
 float element(float t) {
@@ -286,25 +264,13 @@ TEST_CASE("fp8: the random kernel has the bits of the scalar code") {
 
 #endif
 
-template <class Distribution>
-double signal_to_noise(Distribution distribution) {
-  std::mt19937_64 random(2);
-  std::vector<float> values(1 << 20);
-  for (float& x : values) x = distribution(random);
-  std::vector<float> const back = decoded(fp8<>{}, encoded(fp8<>{}, values), values.size());
-  double signal = 0;
-  double noise = 0;
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    double const error = double{values[i]} - double{back[i]};
-    signal += double{values[i]} * double{values[i]};
-    noise += error * error;
-  }
-  return 10 * std::log10(signal / noise);
-}
-
 TEST_CASE("fp8: signal to noise is that of the format") {
-  CHECK(std::fabs(signal_to_noise(std::normal_distribution<float>{}) - 31.8) < 0.1);
-  CHECK(std::fabs(signal_to_noise(std::student_t_distribution<float>{3}) - 33.0) < 0.3);
+  CHECK(std::fabs(
+            signal_to_noise(fp8<>{}, random_values(std::normal_distribution<float>{}, 1 << 20, 2)) -
+            31.8) < 0.1);
+  CHECK(std::fabs(signal_to_noise(
+                      fp8<>{}, random_values(std::student_t_distribution<float>{3}, 1 << 20, 2)) -
+                  33.0) < 0.3);
 }
 
 }  // namespace

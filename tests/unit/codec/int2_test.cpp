@@ -8,37 +8,19 @@
 
 #include <doctest/doctest.h>
 
-#include <rivulet/codec/array.hpp>
 #include <rivulet/codec/int2.hpp>
+
+#include "contract/codec_tools.hpp"
 
 namespace {
 
 using rivulet::codec::int2;
+using rivulet_test::decoded;
+using rivulet_test::encoded;
+using rivulet_test::normal_values;
 
 using bytes = std::vector<std::byte>;
 using floats = std::vector<float>;
-
-template <class C>
-bytes encoded(C const& codec, floats const& values) {
-  bytes result(rivulet::codec::encoded_bytes(codec, values.size()));
-  rivulet::codec::encode(codec, values, result);
-  return result;
-}
-
-template <class C>
-floats decoded(C const& codec, bytes const& in, std::size_t count) {
-  floats result(count);
-  rivulet::codec::decode(codec, in, result);
-  return result;
-}
-
-floats normal_values(std::size_t count, std::uint64_t seed, float scale = 1) {
-  std::mt19937_64 random(seed);
-  std::normal_distribution<float> normal(0, scale);
-  floats values(count);
-  for (float& value : values) value = normal(random);
-  return values;
-}
 
 /// 5 / 4 of the mean magnitude.
 template <class C>

@@ -8,40 +8,21 @@
 
 #include <doctest/doctest.h>
 
-#include <rivulet/codec/array.hpp>
 #include <rivulet/codec/int8.hpp>
+
+#include "contract/codec_tools.hpp"
 
 namespace {
 
 using rivulet::codec::int8;
+using rivulet_test::decoded;
+using rivulet_test::encoded;
+using rivulet_test::normal_values;
+using rivulet_test::random_values;
+using rivulet_test::signal_to_noise;
 
 using bytes = std::vector<std::byte>;
 using floats = std::vector<float>;
-
-template <class C>
-bytes encoded(C const& codec, floats const& values) {
-  bytes result(rivulet::codec::encoded_bytes(codec, values.size()));
-  rivulet::codec::encode(codec, values, result);
-  return result;
-}
-
-template <class C>
-floats decoded(C const& codec, bytes const& in, std::size_t count) {
-  floats result(count);
-  rivulet::codec::decode(codec, in, result);
-  return result;
-}
-
-template <class D>
-floats random_values(D distribution, std::size_t count, std::uint64_t seed) {
-  std::mt19937_64 random(seed);
-  floats values(count);
-  for (float& value : values) value = distribution(random);
-  return values;
-}
-floats normal_values(std::size_t count, std::uint64_t seed, float scale = 1) {
-  return random_values(std::normal_distribution<float>(0, scale), count, seed);
-}
 
 /// S of a block by the definition.
 double scale_of(float const* block, std::size_t size) {
@@ -222,24 +203,11 @@ TEST_CASE("int8: rounding at random is right on average") {
   CHECK(sum[9] == -17 * 65536);
 }
 
-/// Signal to noise in dB.
-double signal_to_noise(floats const& values) {
-  floats const back = decoded(int8<64>{}, encoded(int8<64>{}, values), values.size());
-  double signal = 0;
-  double noise = 0;
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    double const error = double{values[i]} - double{back[i]};
-    signal += double{values[i]} * double{values[i]};
-    noise += error * error;
-  }
-  return 10 * std::log10(signal / noise);
-}
-
 TEST_CASE("int8: signal to noise is that of the format") {
-  CHECK(std::fabs(signal_to_noise(normal_values(1 << 20, 4)) - 44.5) < 0.1);
+  CHECK(std::fabs(signal_to_noise(int8<64>{}, normal_values(1 << 20, 4)) - 44.5) < 0.1);
   // The fourth moment is infinite: results on other samples differ by 0.3 dB.
   floats const heavy = random_values(std::student_t_distribution<float>(3), 1 << 20, 9);
-  CHECK(std::fabs(signal_to_noise(heavy) - 39.4) < 0.1);
+  CHECK(std::fabs(signal_to_noise(int8<64>{}, heavy) - 39.4) < 0.1);
 }
 
 #if defined(RIVULET_AVX2)

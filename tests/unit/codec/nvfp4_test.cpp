@@ -10,41 +10,20 @@
 
 #include <doctest/doctest.h>
 
-#include <rivulet/codec/array.hpp>
 #include <rivulet/codec/nvfp4.hpp>
+
+#include "contract/codec_tools.hpp"
 
 namespace {
 
 using rivulet::codec::nvfp4;
 using rivulet::detail::bits_of;
 using rivulet::detail::float_of;
-
-std::vector<std::byte> encoded(std::span<float const> values) {
-  std::vector<std::byte> bytes(rivulet::codec::encoded_bytes(nvfp4{}, values.size()),
-                               std::byte{0xff});
-  rivulet::codec::encode(nvfp4{}, values, bytes);
-  return bytes;
-}
-
-std::vector<float> decoded(std::span<std::byte const> bytes, std::size_t count) {
-  std::vector<float> values(count, -1.0f);
-  rivulet::codec::decode(nvfp4{}, bytes, values);
-  return values;
-}
-
-/// Calls f with the vector kernels on, where there are any, and off.
-template <class F>
-void with_both_kernels(F const& f) {
-#if defined(RIVULET_AVX2)
-  bool const before = rivulet::detail::vector_kernels();
-  f();
-  rivulet::detail::vector_kernels() = false;
-  f();
-  rivulet::detail::vector_kernels() = before;
-#else
-  f();
-#endif
-}
+using rivulet_test::decoded;
+using rivulet_test::encoded;
+using rivulet_test::random_values;
+using rivulet_test::signal_to_noise;
+using rivulet_test::with_both_kernels;
 
 /// The nearest number with that many bits after the first one, from 2^smallest on, ties to even,
 /// saturating.
@@ -115,8 +94,8 @@ TEST_CASE("nvfp4: the bytes of a tile by hand") {
   bytes[blocks * 9 + 3] = std::byte{0x3f};
   REQUIRE(blocks % 4 == 2);
   with_both_kernels([&] {
-    CHECK(encoded(values) == bytes);
-    std::vector<float> const back = decoded(bytes, values.size());
+    CHECK(encoded(nvfp4{}, values) == bytes);
+    std::vector<float> const back = decoded(nvfp4{}, bytes, values.size());
     CHECK(back[0] == 2688);
     CHECK(back[1] == -896);
     CHECK(back[16 + 2] == 2);
@@ -134,7 +113,7 @@ TEST_CASE("nvfp4: scales and codes are those of the definition") {
     values[i] = i / 4096 == 2 ? student(random) * size : student(random) * 1e-3f;
   }
   with_both_kernels([&] {
-    std::vector<float> const back = decoded(encoded(values), values.size());
+    std::vector<float> const back = decoded(nvfp4{}, encoded(nvfp4{}, values), values.size());
     int wrong = 0;
     float of_tile = 0;
     for (std::size_t i = 0; i < values.size(); ++i) {
@@ -173,13 +152,13 @@ TEST_CASE("nvfp4: zeros, tiny and huge tiles") {
     std::vector<float> values(1024 + 3, -c.largest / 3);
     values[700] = c.largest;
     with_both_kernels([&] {
-      std::vector<std::byte> const bytes = encoded(values);
+      std::vector<std::byte> const bytes = encoded(nvfp4{}, values);
       float d = -1;
       std::memcpy(&d, bytes.data() + bytes.size() - 4, 4);
       CHECK(bits_of(d) == bits_of(c.d));
       if (c.d == 0) CHECK(bytes == std::vector<std::byte>(bytes.size()));
-      for (float const value : decoded(bytes, values.size())) CHECK(std::isfinite(value));
-      if (c.d != 0) CHECK(decoded(bytes, values.size())[700] > 0.99f * c.largest);
+      for (float const value : decoded(nvfp4{}, bytes, values.size())) CHECK(std::isfinite(value));
+      if (c.d != 0) CHECK(decoded(nvfp4{}, bytes, values.size())[700] > 0.99f * c.largest);
     });
   }
 }
@@ -190,7 +169,7 @@ TEST_CASE("nvfp4: a tile with one NaN or infinity decodes to NaN as a whole, oth
     for (std::size_t const at : {4096u, 5000u, 8191u}) {
       values[at] = bad;
       with_both_kernels([&] {
-        std::vector<float> const back = decoded(encoded(values), values.size());
+        std::vector<float> const back = decoded(nvfp4{}, encoded(nvfp4{}, values), values.size());
         int wrong = 0;
         for (std::size_t i = 0; i < values.size(); ++i) {
           wrong += std::isnan(back[i]) != (i / 4096 == 1);
@@ -216,19 +195,19 @@ TEST_CASE("nvfp4: the kernels have the bits of the scalar code, for any floats a
                                   : (bits & 0x87ff0000u) + (shift << 23));
     }
     if (round % 7 == 0) values[random() % count] = float_of(static_cast<std::uint32_t>(random()));
-    std::vector<std::byte> const bytes = encoded(values);
+    std::vector<std::byte> const bytes = encoded(nvfp4{}, values);
     std::vector<std::byte> noise(bytes.size());
     for (std::byte& b : noise) b = static_cast<std::byte>(random());
     float const specials[] = {NAN, INFINITY, -1, 0x1p-101f, 0x1p-149f, 1, FLT_MAX};
     if (round % 3 != 0) std::memcpy(noise.data() + noise.size() - 4, specials + round % 7, 4);
-    std::vector<float> const back = decoded(noise, count);
+    std::vector<float> const back = decoded(nvfp4{}, noise, count);
     std::vector<float> sums(count, 0.1f);
     rivulet::codec::accumulate(nvfp4{}, noise, 0.3f, sums);
 
     bool const before = rivulet::detail::vector_kernels();
     rivulet::detail::vector_kernels() = false;
-    wrong += encoded(values) != bytes;
-    std::vector<float> const scalar_back = decoded(noise, count);
+    wrong += encoded(nvfp4{}, values) != bytes;
+    std::vector<float> const scalar_back = decoded(nvfp4{}, noise, count);
     std::vector<float> scalar_sums(count, 0.1f);
     rivulet::codec::accumulate(nvfp4{}, noise, 0.3f, scalar_sums);
     rivulet::detail::vector_kernels() = before;
@@ -248,7 +227,7 @@ TEST_CASE("nvfp4: a stored scale below 2^-100 counts as 0") {
   for (float const d : {0x1.fffffep-101f, -0x1p-101f, 0x1p-149f, -0.0f}) {
     std::memcpy(bytes.data() + bytes.size() - 4, &d, 4);
     with_both_kernels([&] {
-      for (float const value : decoded(bytes, 600)) CHECK(value == 0.0f);
+      for (float const value : decoded(nvfp4{}, bytes, 600)) CHECK(value == 0.0f);
     });
   }
 }
@@ -260,8 +239,8 @@ TEST_CASE("nvfp4: accumulate is one fma of the element with the scales times wei
   std::vector<float> before(1000);
   for (float& x : values) x = normal(random);
   for (float& x : before) x = normal(random);
-  std::vector<std::byte> const bytes = encoded(values);
-  std::vector<float> const back = decoded(bytes, 1000);
+  std::vector<std::byte> const bytes = encoded(nvfp4{}, values);
+  std::vector<float> const back = decoded(nvfp4{}, bytes, 1000);
   float d = 0;
   std::memcpy(&d, bytes.data() + bytes.size() - 4, 4);
   with_both_kernels([&] {
@@ -278,25 +257,13 @@ TEST_CASE("nvfp4: accumulate is one fma of the element with the scales times wei
   });
 }
 
-template <class Distribution>
-double signal_to_noise(Distribution distribution) {
-  std::mt19937_64 random(2);
-  std::vector<float> values(1 << 20);
-  for (float& x : values) x = distribution(random);
-  std::vector<float> const back = decoded(encoded(values), values.size());
-  double signal = 0;
-  double noise = 0;
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    double const error = double{values[i]} - double{back[i]};
-    signal += double{values[i]} * double{values[i]};
-    noise += error * error;
-  }
-  return 10 * std::log10(signal / noise);
-}
-
 TEST_CASE("nvfp4: signal to noise is that of the format") {
-  CHECK(std::fabs(signal_to_noise(std::normal_distribution<float>{}) - 20.4) < 0.1);
-  CHECK(std::fabs(signal_to_noise(std::student_t_distribution<float>{3}) - 20.9) < 0.2);
+  CHECK(std::fabs(
+            signal_to_noise(nvfp4{}, random_values(std::normal_distribution<float>{}, 1 << 20, 2)) -
+            20.4) < 0.1);
+  CHECK(std::fabs(signal_to_noise(
+                      nvfp4{}, random_values(std::student_t_distribution<float>{3}, 1 << 20, 2)) -
+                  20.9) < 0.2);
 }
 
 }  // namespace

@@ -10,47 +10,24 @@
 
 #include <doctest/doctest.h>
 
-#include <rivulet/codec/array.hpp>
 #include <rivulet/codec/table16.hpp>
+
+#include "contract/codec_tools.hpp"
 
 namespace {
 
 using rivulet::codec::int4;
 using rivulet::codec::lloyd_max4;
 using rivulet::codec::nf4;
+using rivulet_test::decoded;
+using rivulet_test::encoded;
+using rivulet_test::normal_values;
+using rivulet_test::random_values;
+using rivulet_test::round_trip;
+using rivulet_test::signal_to_noise;
 
 using bytes = std::vector<std::byte>;
 using floats = std::vector<float>;
-
-template <class C>
-bytes encoded(C const& codec, floats const& values) {
-  bytes result(rivulet::codec::encoded_bytes(codec, values.size()));
-  rivulet::codec::encode(codec, values, result);
-  return result;
-}
-
-template <class C>
-floats decoded(C const& codec, bytes const& in, std::size_t count) {
-  floats result(count);
-  rivulet::codec::decode(codec, in, result);
-  return result;
-}
-
-template <class C>
-floats round_trip(C const& codec, floats const& values) {
-  return decoded(codec, encoded(codec, values), values.size());
-}
-
-template <class D>
-floats random_values(D distribution, std::size_t count, std::uint64_t seed) {
-  std::mt19937_64 random(seed);
-  floats values(count);
-  for (float& value : values) value = distribution(random);
-  return values;
-}
-floats normal_values(std::size_t count, std::uint64_t seed, float scale = 1) {
-  return random_values(std::normal_distribution<float>(0, scale), count, seed);
-}
 
 /// What papers say of the levels, rounded to bfloat16, in ascending order.
 using levels = std::array<double, 16>;
@@ -439,26 +416,13 @@ TEST_CASE_TEMPLATE("table16: rounding at random is right on average and goes to 
   }
 }
 
-/// Signal to noise in dB.
-double signal_to_noise(floats const& values, std::vector<double> const& back) {
-  double signal = 0;
-  double noise = 0;
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    double const error = double{values[i]} - back[i];
-    signal += double{values[i]} * double{values[i]};
-    noise += error * error;
-  }
-  return 10 * std::log10(signal / noise);
-}
-
 /// How good C is, which should be `expected`, and how far from levels chosen by search in double
 /// precision for a scale that is not rounded.
 template <class C>
 void check_accuracy(floats const& values, double expected, double tolerance) {
-  floats const back = round_trip(C{}, values);
-  double const found = signal_to_noise(values, std::vector<double>(back.begin(), back.end()));
+  double const found = signal_to_noise(C{}, values);
   levels const table = levels_of(C{});
-  std::vector<double> best(values.size());
+  floats best(values.size());
   for (std::size_t b = 0; b < values.size(); b += C::block_size) {
     double most = 0;
     for (std::size_t i = b; i < b + C::block_size; ++i) {
@@ -469,7 +433,7 @@ void check_accuracy(floats const& values, double expected, double tolerance) {
       double const t = double{values[i]} / s;
       double const level = *std::ranges::min_element(
           table, {}, [&](double candidate) { return std::fabs(candidate - t); });
-      best[i] = s * level;
+      best[i] = static_cast<float>(s * level);
     }
   }
   CAPTURE(C::block_size);
