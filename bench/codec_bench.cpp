@@ -1,8 +1,7 @@
 /// The codecs: speed against the limits of the machine, and accuracy.
 ///
-///   codec_bench                     every operation of every codec, by Google Benchmark and its
-///   flags codec_bench --summary           the goals and what is reached; exit status 1 if one is
-///   missed
+///   codec_bench                     every operation of every codec, by Google Benchmark
+///   codec_bench --summary           the goals and what is reached; exit status 1 if one is missed
 ///               [--json FILE]       the same, with every codec, to a file
 ///   codec_bench --accuracy          signal-to-noise ratios against those that the formats reach
 ///   codec_bench --accuracy FILE     the same on the 32-bit floats of a file, outer gradients say
