@@ -161,6 +161,31 @@ class erased final : public any_codec {
   C codec_;
 };
 
+/// Turns the vector kernels off, or leaves them, while it lives.
+class kernels {
+ public:
+  explicit kernels([[maybe_unused]] bool vectors) {
+#if defined(RIVULET_AVX2)
+    if (!vectors) rivulet::detail::vector_kernels() = false;
+#endif
+  }
+  ~kernels() {
+#if defined(RIVULET_AVX2)
+    rivulet::detail::vector_kernels() = before_;
+#endif
+  }
+  kernels(kernels const&) = delete;
+  kernels& operator=(kernels const&) = delete;
+
+ private:
+#if defined(RIVULET_AVX2)
+  bool before_ = rivulet::detail::vector_kernels();
+#endif
+};
+
+/// Whether there are vector kernels to compare with.
+[[nodiscard]] inline bool has_vectors() { return rivulet::detail::use_vectors(); }
+
 /// Equal bits, or both NaN.
 [[nodiscard]] inline bool same_value(float a, float b) {
   auto const nan = [](float x) {

@@ -15,6 +15,8 @@
 
 #include <rivulet/codec/array.hpp>
 
+#include "contract/any_codec.hpp"
+
 namespace rivulet_test {
 
 /// An array with guards before and after it, `shift` elements into its allocation.
@@ -104,31 +106,6 @@ inline float largest(std::span<float const> values) {
   for (float const value : values) result = std::max(result, std::fabs(value));
   return result;
 }
-
-/// Turns the vector kernels off, or leaves them, while it lives.
-class kernels {
- public:
-  explicit kernels([[maybe_unused]] bool vectors) {
-#if defined(RIVULET_AVX2)
-    if (!vectors) rivulet::detail::vector_kernels() = false;
-#endif
-  }
-  ~kernels() {
-#if defined(RIVULET_AVX2)
-    rivulet::detail::vector_kernels() = before_;
-#endif
-  }
-  kernels(kernels const&) = delete;
-  kernels& operator=(kernels const&) = delete;
-
- private:
-#if defined(RIVULET_AVX2)
-  bool before_ = rivulet::detail::vector_kernels();
-#endif
-};
-
-/// Whether there are vector kernels to compare with.
-[[nodiscard]] inline bool has_vectors() { return rivulet::detail::use_vectors(); }
 
 /// Calls f with the vector kernels on, where there are any, and off.
 template <class F>

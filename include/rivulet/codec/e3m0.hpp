@@ -33,7 +33,7 @@ namespace detail {
 /// carry into k. The mean is t to 2^-11 of it, or of 2^-6 below that.
 [[nodiscard]] RIVULET_HOST_DEVICE constexpr std::uint32_t e3m0_code(float value, float reciprocal,
                                                                     std::uint16_t noise) {
-  auto const half = std::uint32_t{rivulet::to_fp16(value * (reciprocal * 0x1p-8f)).bits};
+  auto const half = std::uint32_t{rivulet::to_fp16(value * reciprocal * 0x1p-8f).bits};
   std::uint32_t const k = ((half & 0x7fffu) + (noise >> 6)) >> 10;
   return k == 0 ? 0 : (k < 7 ? k : 7) | ((half >> 15) << 3);
 }
@@ -121,10 +121,9 @@ struct e3m0 : detail::bf16_scale {
     }
     RIVULET_AVX2_PART static __m128i encode(float const* values, __m256 reciprocal,
                                             __m256i const (&noise)[2]) {
-      __m256 const r = _mm256_mul_ps(reciprocal, _mm256_set1_ps(0x1p-8f));
       // Bytes of sign and exponent, of values 0-7 16-23 8-15 24-31.
-      __m256i const e =
-          _mm256_packus_epi16(exponents(values, r, noise[0]), exponents(values + 16, r, noise[1]));
+      __m256i const e = _mm256_packus_epi16(exponents(values, reciprocal, noise[0]),
+                                            exponents(values + 16, reciprocal, noise[1]));
       static constexpr std::uint8_t at_most_7[16] = {0, 1, 2, 3, 4, 5, 6, 7,
                                                      7, 7, 7, 7, 7, 7, 7, 7};
       __m256i const k = rivulet::detail::avx2::look_up(at_most_7, e);
@@ -163,11 +162,18 @@ struct e3m0 : detail::bf16_scale {
       return _mm256_and_si256(_mm256_or_si256(k, sign_bit(t)), kept);
     }
     /// Sign and exponent of 16 values as binary16, with noise: k and, 2 bits above it, the sign.
-    RIVULET_AVX2_PART static __m256i exponents(float const* values, __m256 r, __m256i noise) {
-      __m128i const low = _mm256_cvtps_ph(_mm256_mul_ps(_mm256_loadu_ps(values), r), 0);
-      __m128i const high = _mm256_cvtps_ph(_mm256_mul_ps(_mm256_loadu_ps(values + 8), r), 0);
+    RIVULET_AVX2_PART static __m256i exponents(float const* values, __m256 reciprocal,
+                                               __m256i noise) {
+      __m128i const low = small_halves(values, reciprocal);
+      __m128i const high = small_halves(values + 8, reciprocal);
       __m256i const half = _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
       return _mm256_srli_epi16(_mm256_add_epi16(half, _mm256_srli_epi16(noise, 6)), 10);
+    }
+    /// 2^-8 t as binary16. The reciprocal itself times 2^-8 could be subnormal, and then the bits
+    /// would hang on the mode of the processor.
+    RIVULET_AVX2_PART static __m128i small_halves(float const* values, __m256 reciprocal) {
+      __m256 const t = _mm256_mul_ps(_mm256_loadu_ps(values), reciprocal);
+      return _mm256_cvtps_ph(_mm256_mul_ps(t, _mm256_set1_ps(0x1p-8f)), 0);
     }
     RIVULET_AVX2_PART static __m256i sign_bit(__m256i t) {
       return _mm256_and_si256(_mm256_srli_epi16(t, 12), _mm256_set1_epi16(8));

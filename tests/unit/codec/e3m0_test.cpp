@@ -7,6 +7,7 @@
 #include <doctest/doctest.h>
 
 #include <rivulet/codec/e3m0.hpp>
+#include <rivulet/codec/stochastic.hpp>
 
 #include "contract/codec_contract.hpp"
 
@@ -154,5 +155,24 @@ TEST_CASE("e3m0: signal to noise on normal values is that of the format") {
   CHECK(std::fabs(signal_to_noise<e3m0<64>>(values) - 14.5) < 0.1);
   CHECK(std::fabs(signal_to_noise<e3m0<256>>(values) - 14.2) < 0.1);
 }
+
+#if defined(RIVULET_AVX2)
+TEST_CASE("e3m0: a processor that flushes subnormal numbers rounds at random to the same bits") {
+  rivulet::codec::stochastic const codec{e3m0<64>{}, 3};
+  for (int const exponent : {-110, -99, 0, 117, 118, 126}) {
+    CAPTURE(exponent);
+    std::vector<float> const values =
+        rivulet_test::normal_values(512, 5, std::ldexp(1.0f, exponent - 2));
+    rivulet_test::with_both_kernels([&] {
+      std::vector<std::byte> const expected = rivulet_test::encoded(codec, values);
+      unsigned const mode = _mm_getcsr();
+      _mm_setcsr(mode | 0x8040u);
+      std::vector<std::byte> const found = rivulet_test::encoded(codec, values);
+      _mm_setcsr(mode);
+      CHECK(found == expected);
+    });
+  }
+}
+#endif
 
 }  // namespace
