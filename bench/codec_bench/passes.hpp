@@ -58,19 +58,9 @@ void for_tiles(std::size_t first, std::size_t count, F const& f) {
 }
 
 /// Source of an encoding pass: the outer gradient without a checksum of Theta.
-struct unsummed_gradient {
-  float const* outer;
-
+struct unsummed_gradient : rivulet::pass::outer_gradient {
   std::uint64_t load(rivulet::tile_part const& part, std::size_t, float* values) const {
-    float const* const theta = outer + part.first();
-    auto const* const local = reinterpret_cast<float const*>(part.from->local) + part.begin;
-#if defined(RIVULET_AVX2)
-    if (rivulet::detail::use_vectors()) {
-      rivulet::pass::avx2::subtract(theta, local, part.count, values);
-      return 0;
-    }
-#endif
-    rivulet::pass::subtract(theta, local, part.count, values);
+    subtract(part, values);
     return 0;
   }
 };
@@ -86,37 +76,28 @@ struct encoding_pass {
   encoding_pass(C const& c, std::size_t values)
       : fragment{c, values}, codec{c}, payload{rivulet::codec::encoded_bytes(c, values)} {}
 
-  template <class Source>
-  [[nodiscard]] rivulet::pass::encode_input<Source> input() {
-    return {Source{fragment.outer.data()},
-            &fragment.layout(),
-            rivulet::nonfinite_policy::reject,
-            {},
-            &totals};
-  }
   /// As an engine runs it: with checksums of the codes and of Theta.
   void run_summed(std::size_t first, std::size_t count) {
-    using source = rivulet::pass::outer_gradient;
-    rivulet::pass::encode<C, source> const pass{codec, input<source>(), fragment.layout().all(),
-                                                payload.data(), 1};
-    for_tiles(first, count, pass);
+    for_tiles(first, count, pass<rivulet::pass::outer_gradient>());
   }
   /// The same without checksums.
   void run(std::size_t first, std::size_t count) {
-    constexpr std::size_t size = rivulet::codec::chunk_values<C>;
-    auto const from = input<unsummed_gradient>();
+    auto const encode = pass<unsummed_gradient>();
     for_tiles(first, count, [&](std::size_t tile) {
-      alignas(64) float values[size];
       rivulet::tile_part const all = fragment.layout().tile(tile);
-      for (std::size_t i = 0; i < all.count; i += size) {
-        rivulet::tile_part const part = all.chunk(i, size);
-        from.source.load(part, tile, values);
-        std::byte* const codes = payload.data() + all.byte;
-        if (!rivulet::codec::encode_chunk(codec, values, part.in_tile(), codes, 1)) {
-          from.saturate(part, tile, values);
-        }
-      }
+      encode.encode_tile(all, tile, payload.data() + all.byte);
     });
+  }
+
+ private:
+  template <class Source>
+  [[nodiscard]] rivulet::pass::encode<C, Source> pass() {
+    rivulet::pass::encode_input<Source> const input{{fragment.outer.data()},
+                                                    &fragment.layout(),
+                                                    rivulet::nonfinite_policy::reject,
+                                                    {},
+                                                    &totals};
+    return {codec, input, fragment.layout().all(), payload.data(), 1};
   }
 };
 

@@ -206,11 +206,15 @@ struct outer_gradient {
   float const* outer;  ///< Theta of the fragment
 
   std::uint64_t load(tile_part const& part, std::size_t, float* values) const {
-    float const* const theta = outer + part.first();
+    subtract(part, values);
+    return checksum(outer + part.first(), part.count, part.first());
+  }
+
+  /// The values alone.
+  void subtract(tile_part const& part, float* values) const {
     visit_local(part, [&](auto const* local) {
-      RIVULET_DISPATCH(subtract, theta, local, part.count, values);
+      RIVULET_DISPATCH(subtract, outer + part.first(), local, part.count, values);
     });
-    return checksum(theta, part.count, part.first());
   }
 
   /// Checksum of `count` outer parameters from index `first` of the fragment on.
@@ -407,19 +411,27 @@ struct encode {
   std::uint64_t key;   ///< of random numbers in this message
 
   void operator()(std::size_t index) const {
-    constexpr std::size_t size = (std::max)(codec::chunk_values<C>, Source::chunk);
-    alignas(64) float values[size];
     std::size_t const tile = range.first + index;
     tile_part const all = input.layout->tile(tile);
     std::size_t const at = all.byte - input.layout->byte_of(range.first);
-    std::byte* const codes = payload + at;
+    std::uint64_t const source_sum = encode_tile(all, tile, payload + at);
+    std::uint64_t const sum = tile_sum(codec, all.count, payload + at, at);
+    input.totals->payload_sum.fetch_add(sum, std::memory_order_relaxed);
+    input.totals->source_sum.fetch_add(source_sum, std::memory_order_relaxed);
+  }
+
+  /// Encodes `all` of tile number `tile` to `codes`; returns the source's checksum.
+  std::uint64_t encode_tile(tile_part const& all, std::size_t tile, std::byte* codes) const {
+    constexpr std::size_t size = (std::max)(codec::chunk_values<C>, Source::chunk);
+    alignas(64) float values[size];
+    std::uint64_t const random = tile_key(all);
     std::uint64_t source_sum = 0;
     for (std::size_t i = 0; i < all.count; i += size) {
       tile_part const part = all.chunk(i, size);
       source_sum += input.source.load(part, tile, values);
-      if (!codec::encode_chunk(codec, values, part.in_tile(), codes, tile_key(all)) &&
+      if (!codec::encode_chunk(codec, values, part.in_tile(), codes, random) &&
           input.saturate(part, tile, values)) {
-        codec::encode_chunk(codec, values, part.in_tile(), codes, tile_key(all));
+        codec::encode_chunk(codec, values, part.in_tile(), codes, random);
       }
       if (input.left_over) {
         input.keep(part, values);
@@ -428,9 +440,7 @@ struct encode {
                                 input.left_over.values + part.first());
       }
     }
-    std::uint64_t const sum = tile_sum(codec, all.count, codes, at);
-    input.totals->payload_sum.fetch_add(sum, std::memory_order_relaxed);
-    input.totals->source_sum.fetch_add(source_sum, std::memory_order_relaxed);
+    return source_sum;
   }
 
  private:

@@ -227,7 +227,8 @@ RIVULET_AVX2 std::size_t decode_kernel(std::byte const* codes, std::byte const* 
 template <class C>
 RIVULET_AVX2 std::size_t sum_kernel(std::span<weighted_codes const> senders, block_places at,
                                     std::size_t blocks, float* sums) {
-  constexpr std::size_t most = 8;  // senders at a time
+  constexpr std::size_t most = 8;        // senders at a time
+  bool const many = senders.size() > 2;  // more streams than the hardware reads ahead by itself
   std::size_t const all = blocks * C::block_size / 32 * 32;
   alignas(32) float factors[most][8];
   for (std::size_t first = 0; first < all; first += values_of_8<C>, sums += values_of_8<C>) {
@@ -237,12 +238,12 @@ RIVULET_AVX2 std::size_t sum_kernel(std::span<weighted_codes const> senders, blo
       for (std::size_t s = 0; s < some.size(); ++s) {
         load_factors<C>(some[s].bytes.data() + at.scales, count / C::block_size, some[s].weight,
                         factors[s]);
-        // Many streams are more than the hardware reads ahead by itself.
+        if (!many) continue;
         std::byte const* const ahead = some[s].bytes.data() + at.codes + 2048;
         for (std::size_t i = 0; i < code_bytes<C>(count); i += 64) avx2::prefetch_line(ahead + i);
       }
       for (std::size_t i = 0; i < count; i += 32) {
-        avx2::prefetch(sums + i + 1024);
+        if (many) avx2::prefetch(sums + i + 1024);
         __m256 sum[4];
         RIVULET_UNROLL
         for (std::size_t j = 0; j < 4; ++j) sum[j] = _mm256_loadu_ps(sums + i + 8 * j);
@@ -304,10 +305,14 @@ void accumulate_blocks(C const& codec, std::span<weighted_codes const> senders, 
 #if defined(RIVULET_AVX2)
   if constexpr (HasKernel<decoder_of<C>>) {
     if (rivulet::detail::use_vectors()) {
-      std::byte const* const only = senders.size() == 1 ? senders[0].bytes.data() : nullptr;
-      done = only ? decode_kernel<false, true, decoder_of<C>>(only + at.codes, only + at.scales,
-                                                              blocks, senders[0].weight, sums)
-                  : sum_kernel<decoder_of<C>>(senders, at, blocks, sums);
+      using kernel = decoder_of<C>;
+      if (senders.size() == 1) {
+        std::byte const* const bytes = senders[0].bytes.data();
+        done = decode_kernel<false, true, kernel>(bytes + at.codes, bytes + at.scales, blocks,
+                                                  senders[0].weight, sums);
+      } else {
+        done = sum_kernel<kernel>(senders, at, blocks, sums);
+      }
     }
   }
 #endif

@@ -7,7 +7,7 @@
 
 #include <rivulet/codec/bf16.hpp>
 
-#include "contract/codec_contract.hpp"
+#include "contract/codec_tools.hpp"
 
 namespace {
 

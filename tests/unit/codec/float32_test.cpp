@@ -7,7 +7,7 @@
 
 #include <rivulet/codec/float32.hpp>
 
-#include "contract/codec_contract.hpp"
+#include "contract/codec_tools.hpp"
 
 namespace {
 

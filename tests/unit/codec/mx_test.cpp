@@ -21,6 +21,7 @@ using rivulet::detail::bits_of;
 using rivulet::detail::float_of;
 using rivulet_test::decoded;
 using rivulet_test::encoded;
+using rivulet_test::normal_values;
 using rivulet_test::random_values;
 using rivulet_test::signal_to_noise;
 using rivulet_test::with_both_kernels;
@@ -284,7 +285,7 @@ TEST_CASE_TEMPLATE("mx: accumulate is one fma of the element with scale times we
 }
 
 TEST_CASE("mx: signal to noise is that of the formats") {
-  std::vector<float> const normal = random_values(std::normal_distribution<float>{}, 1 << 20, 2);
+  std::vector<float> const normal = normal_values(1 << 20, 2);
   std::vector<float> const student =
       random_values(std::student_t_distribution<float>{3}, 1 << 20, 2);
   CHECK(std::fabs(signal_to_noise(mxfp4{}, normal) - 18.8) < 0.1);

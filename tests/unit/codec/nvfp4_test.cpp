@@ -21,6 +21,7 @@ using rivulet::detail::bits_of;
 using rivulet::detail::float_of;
 using rivulet_test::decoded;
 using rivulet_test::encoded;
+using rivulet_test::normal_values;
 using rivulet_test::random_values;
 using rivulet_test::signal_to_noise;
 using rivulet_test::with_both_kernels;
@@ -258,12 +259,11 @@ TEST_CASE("nvfp4: accumulate is one fma of the element with the scales times wei
 }
 
 TEST_CASE("nvfp4: signal to noise is that of the format") {
-  CHECK(std::fabs(
-            signal_to_noise(nvfp4{}, random_values(std::normal_distribution<float>{}, 1 << 20, 2)) -
-            20.4) < 0.1);
-  CHECK(std::fabs(signal_to_noise(
-                      nvfp4{}, random_values(std::student_t_distribution<float>{3}, 1 << 20, 2)) -
-                  20.9) < 0.2);
+  std::vector<float> const normal = normal_values(1 << 20, 2);
+  std::vector<float> const student =
+      random_values(std::student_t_distribution<float>{3}, 1 << 20, 2);
+  CHECK(std::fabs(signal_to_noise(nvfp4{}, normal) - 20.4) < 0.1);
+  CHECK(std::fabs(signal_to_noise(nvfp4{}, student) - 20.9) < 0.2);
 }
 
 }  // namespace

@@ -16,7 +16,7 @@
 #include <rivulet/codec/array.hpp>
 #include <rivulet/codec/layout.hpp>
 
-#include "contract/codec_contract.hpp"
+#include "contract/codec_tools.hpp"
 
 namespace rivulet_test {
 

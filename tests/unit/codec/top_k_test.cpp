@@ -15,7 +15,7 @@
 #include <rivulet/codec/float32.hpp>
 #include <rivulet/codec/top_k.hpp>
 
-#include "contract/codec_contract.hpp"
+#include "contract/codec_tools.hpp"
 
 namespace {
 

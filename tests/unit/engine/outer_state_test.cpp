@@ -13,7 +13,7 @@
 #include <rivulet/engine/outer_state.hpp>
 #include <rivulet/exec/host.hpp>
 
-#include "contract/codec_contract.hpp"
+#include "contract/codec_tools.hpp"
 
 namespace {
 

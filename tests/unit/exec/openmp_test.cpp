@@ -12,7 +12,7 @@
 #include <rivulet/exec/openmp.hpp>
 #include <rivulet/outer/nesterov.hpp>
 
-#include "contract/codec_contract.hpp"
+#include "contract/codec_tools.hpp"
 #include "contract/executor_contract.hpp"
 
 namespace {
