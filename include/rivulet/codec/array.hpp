@@ -63,7 +63,8 @@ void encode(C const& codec, std::span<float const> values, std::span<std::byte> 
         codec, values.size(), [&](std::size_t first, std::size_t n, std::size_t at) {
           std::uint64_t const key =
               rivulet::detail::hash{}.add(seed).add(std::uint64_t{first}).value();
-          encode_chunk(codec, values.data() + first, chunk(n), out.data() + at, key, where);
+          float const* const tile = values.data() + first;
+          encode_chunk(codec, tile, chunk(n), out.data() + at, key, where, {{tile, 4, 1024}});
         });
     rivulet::detail::finish_stores(where == memory::uncached);
   } else {

@@ -203,11 +203,19 @@ RIVULET_AVX2 inline bool all_finite(float const* values, std::size_t count) {
 /// that a parameter that training left alone has D = 0 exactly. The checksum is that of Theta.
 struct outer_gradient {
   static constexpr std::size_t chunk = 1;
-  float const* outer;  ///< Theta of the fragment
+  static constexpr std::size_t distance = 768;  ///< values to read ahead, by measurement
+  float const* outer;                           ///< Theta of the fragment
 
   std::uint64_t load(tile_part const& part, std::size_t, float* values) const {
     subtract(part, values);
     return checksum(outer + part.first(), part.count, part.first());
+  }
+
+  /// What is read after a part.
+  codec::read_ahead ahead(tile_part const& part) const {
+    std::size_t const size = size_of(part.from->element);
+    return {{outer + part.first(), 4, distance},
+            {part.from->local + part.begin * size, size, distance}};
   }
 
   /// The values alone.
@@ -429,7 +437,10 @@ struct encode {
     for (std::size_t i = 0; i < all.count; i += size) {
       tile_part const part = all.chunk(i, size);
       source_sum += input.source.load(part, tile, values);
-      if (!codec::encode_chunk(codec, values, part.in_tile(), codes, random) &&
+      codec::read_ahead ahead;
+      if constexpr (requires { input.source.ahead(part); }) ahead = input.source.ahead(part);
+      if (!codec::encode_chunk(codec, values, part.in_tile(), codes, random, codec::memory::cached,
+                               ahead) &&
           input.saturate(part, tile, values)) {
         codec::encode_chunk(codec, values, part.in_tile(), codes, random);
       }

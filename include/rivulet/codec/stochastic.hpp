@@ -113,7 +113,9 @@ struct stochastic {
 #if defined(RIVULET_AVX2)
     if constexpr (detail::HasRandomKernel<C>) {
       if (rivulet::detail::use_vectors()) {
-        done = detail::encode_by_8<false, C>(round, values, b.whole, out, scales).blocks;
+        done =
+            detail::encode_by_8<false, C>(round, values, b.whole, out, scales, {{values, 4, 1024}})
+                .blocks;
       }
     }
 #endif

@@ -110,14 +110,15 @@ struct chunk_blocks {
 /// all values are finite; it may be false without a reason.
 template <Codec C>
 bool encode_chunk(C const& codec, float const* values, chunk part, std::byte* out,
-                  std::uint64_t key, memory where = memory::cached) {
+                  std::uint64_t key, memory where = memory::cached, read_ahead const& ahead = {}) {
   if constexpr (TileCodec<C>) {
     codec.encode_tile(values, part.count, out, key);
     return false;
   } else {
     detail::chunk_blocks<C> const b(part);
-    bool const finite = detail::encode_blocks(codec, values, b.whole, out + b.places.codes,
-                                              out + b.places.scales, where == memory::uncached);
+    bool const finite =
+        detail::encode_blocks(codec, values, b.whole, out + b.places.codes, out + b.places.scales,
+                              where == memory::uncached, ahead);
     if (b.rest == 0) return finite;
     float padded[C::block_size] = {};
     for (std::size_t i = 0; i < b.rest; ++i) padded[i] = values[b.whole * C::block_size + i];

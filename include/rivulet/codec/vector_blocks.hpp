@@ -37,6 +37,22 @@ struct weighted_codes {
   float weight = 1;
 };
 
+/// What is read after the values at hand, up to two arrays: a kernel asks for it while it computes,
+/// so that memory and arithmetic overlap.
+struct read_ahead {
+  struct array {
+    std::byte const* next = nullptr;
+    std::size_t value_bytes = 0;
+
+    array() = default;
+    /// The values from `distance` behind `now` on; what is no memory does no harm.
+    array(void const* now, std::size_t bytes, std::size_t distance)
+        : next(static_cast<std::byte const*>(now) + bytes * distance), value_bytes(bytes) {}
+  };
+  array first{};
+  array second{};
+};
+
 namespace detail {
 
 /// Where the codes and the scales of a run of blocks begin, in the bytes of each sender.
@@ -106,13 +122,20 @@ RIVULET_AVX2_PART bool measure_8(float const* values, std::byte* scales, float (
   return avx2::all_finite(avx2::magnitude(measured));
 }
 
+/// Asks for what is read next in place of 32 values from number `i` on.
+RIVULET_AVX2_PART void fetch(read_ahead::array const& array, std::size_t i) {
+  if (array.next == nullptr) return;
+  std::byte const* const at = array.next + i * array.value_bytes;
+  avx2::prefetch_line(at);
+  avx2::prefetch_line(at + 64);
+}
+
 /// Encodes 8 blocks at a time. Of the next 8, statistics and scales are made before these are
 /// encoded from the first-level cache, so that nothing waits for the chain from the load over the
 /// division to the factor.
 template <bool Far, class C, class Rounding>
 RIVULET_AVX2 progress encode_by_8(Rounding const& rounding, float const* values, std::size_t blocks,
-                                  std::byte* codes, std::byte* scales) {
-  constexpr std::size_t ahead = 8 * C::block_size + 512;  // values
+                                  std::byte* codes, std::byte* scales, read_ahead const& ahead) {
   progress done{blocks / 8 * 8};
   alignas(32) float factors[2][8];
   bool regular[2];
@@ -133,7 +156,8 @@ RIVULET_AVX2 progress encode_by_8(Rounding const& rounding, float const* values,
     for (float const& factor : factors[now]) {
       __m256 const f = _mm256_broadcast_ss(&factor);
       for (std::size_t i = 0; i < C::block_size; i += 32) {
-        avx2::prefetch(values + ahead);
+        fetch(ahead.first, first);
+        fetch(ahead.second, first);
         avx2::put<Far>(codes, rounding.encode(first, values, f));
         values += 32;
         codes += code_bytes<C>(32);
@@ -266,11 +290,12 @@ RIVULET_AVX2 std::size_t sum_kernel(std::span<weighted_codes const> senders, blo
 
 #endif
 
-/// Encodes whole blocks. `uncached`: store past the caches. Returns true only if all values are
-/// finite; it may be false without a reason.
+/// Encodes whole blocks. `uncached`: store past the caches; `ahead`: what is read next. Returns
+/// true only if all values are finite; it may be false without a reason.
 template <BlockCodec C>
 bool encode_blocks(C const& codec, float const* values, std::size_t blocks, std::byte* codes,
-                   std::byte* scales, [[maybe_unused]] bool uncached) {
+                   std::byte* scales, [[maybe_unused]] bool uncached,
+                   [[maybe_unused]] read_ahead const& ahead = {}) {
   std::size_t done = 0;
   bool finite = false;
 #if defined(RIVULET_AVX2)
@@ -279,8 +304,9 @@ bool encode_blocks(C const& codec, float const* values, std::size_t blocks, std:
     if (rivulet::detail::use_vectors()) {
       if constexpr (C::scale_bytes > 0) {
         to_nearest<C> const rounding{codec};
-        progress const by_8 = past ? encode_by_8<true, C>(rounding, values, blocks, codes, scales)
-                                   : encode_by_8<false, C>(rounding, values, blocks, codes, scales);
+        progress const by_8 =
+            past ? encode_by_8<true, C>(rounding, values, blocks, codes, scales, ahead)
+                 : encode_by_8<false, C>(rounding, values, blocks, codes, scales, ahead);
         done = by_8.blocks;
         finite = by_8.finite && done == blocks;
       } else {
