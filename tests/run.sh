@@ -5,7 +5,9 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source examples/packages.sh
-ensure_packages "${example_packages[*]} doctest-dev libbenchmark-dev" "clang clang-format libclang-rt-dev libomp-dev"
+ensure_packages "${example_packages[*]} doctest-dev libbenchmark-dev" \
+  "clang clang-format libclang-rt-dev libomp-dev libopenmpi-dev openmpi-bin libgloo-dev libhiredis-dev" \
+  "redis-server"
 
 logs=build/logs
 mkdir -p "$logs"
