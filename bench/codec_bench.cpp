@@ -1,18 +1,18 @@
 /// The codecs: speed against the limits of the machine, and accuracy.
 ///
-///   codec_bench                     every operation of every codec, by Google Benchmark
-///   codec_bench --summary           the goals and what is reached; exit status 1 if one is missed
-///               [--json FILE]       the same, with every codec, to a file
-///   codec_bench --accuracy          signal-to-noise ratios against those that the formats reach
-///   codec_bench --accuracy FILE     the same on the 32-bit floats of a file, outer gradients say
+///   codec_bench [--benchmark_filter=REGEX]      every operation of every codec
+///   codec_bench --summary [--json FILE]         the goals and what is reached
+///   codec_bench --accuracy [FILE]               signal-to-noise ratios
 ///
 /// Speeds are in bytes of 32-bit values, whatever the codes take. What is compared is timed in
 /// turns, and by medians. Build it optimized, and let nothing else run.
-#include <cstring>
+#include <cstdio>
+#include <exception>
 #include <functional>
 #include <string>
 #include <vector>
 
+#include <CLI/CLI.hpp>
 #include <benchmark/benchmark.h>
 
 #include "codec_bench/accuracy.hpp"
@@ -69,64 +69,66 @@ void add_benchmarks(std::string const& name, any_codec const& codec, operation c
 }
 
 void add_benchmarks() {
-  for (std::vector<any_codec> const& codecs :
-       {four_bit_codecs(), stochastic_codecs(), half_codecs(), other_codecs()}) {
-    for (any_codec const& codec : codecs) {
-      add_benchmarks("encode", codec, encoding, codec.nearest ? encoding_nearest : nullptr);
-      add_benchmarks("decode", codec, decoding);
-      add_benchmarks("decode_add", codec, decoding_and_adding);
-      add_benchmarks("sum_8", codec, summing, adding_8);
-      if (!codec.pass) continue;
-      add_benchmarks("encode_pass", codec, pass(pass_part::encode));
-      add_benchmarks("encode_pass_with_checksums", codec, pass(pass_part::encode_summed));
-      add_benchmarks("receive_pass", codec, pass(pass_part::receive),
-                     pass(pass_part::receive_traffic));
-    }
+  for (any_codec const& codec : all_codecs()) {
+    add_benchmarks("encode", codec, encoding, codec.nearest ? encoding_nearest : nullptr);
+    add_benchmarks("decode", codec, decoding);
+    add_benchmarks("decode_add", codec, decoding_and_adding);
+    add_benchmarks("sum_8", codec, summing, adding_8);
+    if (!codec.pass) continue;
+    add_benchmarks("encode_pass", codec, pass(pass_part::encode));
+    add_benchmarks("encode_pass_with_checksums", codec, pass(pass_part::encode_summed));
+    add_benchmarks("receive_pass", codec, pass(pass_part::receive),
+                   pass(pass_part::receive_traffic));
   }
-}
-
-struct options {
-  bool summary = false;
-  bool accuracy = false;
-  std::string file;
-  std::string json;
-};
-
-/// Takes our own flags out of the arguments.
-options parse(int& count, char** arguments) {
-  options o;
-  int kept = 1;
-  for (int i = 1; i < count; ++i) {
-    bool const value_follows = i + 1 < count && arguments[i + 1][0] != '-';
-    if (std::strcmp(arguments[i], "--summary") == 0) {
-      o.summary = true;
-    } else if (std::strcmp(arguments[i], "--accuracy") == 0) {
-      o.accuracy = true;
-      if (value_follows) o.file = arguments[++i];
-    } else if (std::strcmp(arguments[i], "--json") == 0 && value_follows) {
-      o.json = arguments[++i];
-    } else {
-      arguments[kept++] = arguments[i];
-    }
-  }
-  count = kept;
-  return o;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  options const o = parse(argc, argv);
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
-  bool good = true;
-  if (o.accuracy) {
-    good =
-        o.file.empty() ? print_accuracy(accuracy_rows()) : print_accuracy(accuracy_rows(), o.file);
+  CLI::App app{
+      "Codecs: speed against the limits of the machine, and accuracy. Without a flag, Google "
+      "Benchmark times every operation of every codec; its own flags, as "
+      "--benchmark_filter=REGEX, work too."};
+  bool summary = false;
+  std::string json;
+  std::string values;
+  auto* const summary_flag =
+      app.add_flag("--summary", summary, "Time what has a goal; exit status 1 if one is missed");
+  app.add_option("--json", json, "Write the summary, with every codec, to this file too")
+      ->needs(summary_flag)
+      ->option_text("FILE");
+  auto* const accuracy = app.add_option("--accuracy", values,
+                                        "Print signal-to-noise ratios, of the values in a file of "
+                                        "32-bit floats or of known distributions")
+                             ->expected(0, 1)
+                             ->option_text("[FILE]");
+  app.allow_extras();
+  try {
+    app.parse(argc, argv);
+  } catch (CLI::ParseError const& error) {
+    return app.exit(error) == 0 ? 0 : 2;
   }
-  if (o.summary) good = run_summary(o.json) && good;
-  if (o.accuracy || o.summary) return good ? 0 : 1;
+
+  std::vector<std::string> rest = app.remaining();
+  rest.insert(rest.begin(), argv[0]);
+  std::vector<char*> arguments;
+  for (std::string& argument : rest) arguments.push_back(argument.data());
+  int count = static_cast<int>(arguments.size());
+  benchmark::Initialize(&count, arguments.data());
+  if (benchmark::ReportUnrecognizedArguments(count, arguments.data())) return 2;
+
+  try {
+    bool good = true;
+    if (*accuracy && values.empty()) good = print_accuracy();
+    if (*accuracy && !values.empty()) print_accuracy(values);
+    if (summary) good = run_summary(json) && good;
+    if (*accuracy || summary) return good ? 0 : 1;
+  } catch (std::exception const& error) {
+    std::fprintf(stderr, "codec_bench: %s\n", error.what());
+    return 2;
+  }
   add_benchmarks();
-  benchmark::RunSpecifiedBenchmarks();
+  std::size_t const run = benchmark::RunSpecifiedBenchmarks();
   benchmark::Shutdown();
+  return run > 0 ? 0 : 2;
 }

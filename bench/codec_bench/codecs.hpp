@@ -29,12 +29,16 @@
 
 namespace codec_bench {
 
-/// The name of a codec as one would write it: "e3m0<64>".
+/// The name of a codec as one would write it: "mxfp4", "e3m0<64>", "top_k<bf16>".
+template <template <std::size_t> class C, std::size_t Block>
+std::string label_of(C<Block> const&) {
+  return std::string{C<Block>::name}.append("<").append(std::to_string(Block)).append(">");
+}
 template <class C>
-std::string label_of(C const&) {
+std::string label_of(C const& codec) {
   std::string result{C::name};
-  if constexpr (requires { C::block_size; }) {
-    if (C::block_size > 1) result.append("<").append(std::to_string(C::block_size)).append(">");
+  if constexpr (requires { codec.values; }) {
+    result.append("<").append(label_of(codec.values)).append(">");
   }
   return result;
 }
@@ -115,6 +119,7 @@ inline any_codec top_1_percent() {
   return erase(rivulet::codec::top_k<rivulet::codec::bf16>{.fraction = 0.01});
 }
 
+/// Those without a goal for all of them; a codec of your own goes here.
 inline std::vector<any_codec> other_codecs() {
   using namespace rivulet::codec;
   return {erase(float32{}),
@@ -122,12 +127,27 @@ inline std::vector<any_codec> other_codecs() {
           erase(fp8<128>{}),
           erase(mxfp8{}),
           erase(nvfp4{}),
+          erase(e3m0<256>{}),
+          erase(nf4<256>{}),
+          erase(int4<256>{}),
           erase(int2<64>{}),
           erase(sign<256>{}),
           erase(refit<e3m0<64>>{}),
+          erase(refit<e3m0<32>, 8>{}),
           erase(refit<e3m0<64>, 8>{}),
+          erase(refit<e3m0<256>, 8>{}),
+          erase(stochastic<e3m0<256>>{}),
           erase(chunked_top_k<int2<64>>{}),
           top_1_percent()};
+}
+
+inline std::vector<any_codec> all_codecs() {
+  std::vector<any_codec> all;
+  for (auto const& group :
+       {four_bit_codecs(), stochastic_codecs(), half_codecs(), other_codecs()}) {
+    all.insert(all.end(), group.begin(), group.end());
+  }
+  return all;
 }
 
 }  // namespace codec_bench

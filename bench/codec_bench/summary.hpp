@@ -15,9 +15,12 @@
 #include <utility>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include "codec_bench/codecs.hpp"
 #include "codec_bench/operations.hpp"
 #include "codec_bench/timing.hpp"
+#include "examples/train_gpt/files.hpp"
 
 namespace codec_bench {
 
@@ -216,48 +219,47 @@ inline void print(std::span<checksum_cost const> costs) {
   }
 }
 
-/// Writes the same, with every codec, as JSON. Returns whether the file could be written.
-inline bool write_json(std::string const& path, std::span<goal const> goals,
-                       std::span<checksum_cost const> costs) {
-  std::FILE* const file = std::fopen(path.c_str(), "w");
-  if (file == nullptr) return false;
-  std::fprintf(file, "{\"goals\": [");
+/// The same with every codec.
+inline nlohmann::ordered_json to_json(std::span<goal const> goals,
+                                      std::span<checksum_cost const> costs) {
+  nlohmann::ordered_json result;
   for (goal const& g : goals) {
-    std::fprintf(file, "%s\n  {\"operation\": \"%s\", \"place\": \"%s\", \"relative_to\": \"%s\",",
-                 &g == goals.data() ? "" : ",", g.what.c_str(), place(g.values), g.against.c_str());
-    std::fprintf(file, " \"must\": %g, \"aim\": %g, \"reached\": %.3f, \"slowest\": \"%s\",",
-                 g.must, g.aim, g.reached[g.worst()], g.codecs[g.worst()].label.c_str());
-    std::fprintf(file, " \"ok\": %s,\n   \"codecs\": {", g.ok() ? "true" : "false");
-    for (std::size_t i = 0; i < g.codecs.size(); ++i) {
-      std::fprintf(file, "%s\"%s\": %.3f", i == 0 ? "" : ", ", g.codecs[i].label.c_str(),
-                   g.reached[i]);
-    }
-    std::fprintf(file, "}}");
+    nlohmann::ordered_json line{{"operation", g.what},
+                                {"place", place(g.values)},
+                                {"relative_to", g.against},
+                                {"must", g.must},
+                                {"aim", g.aim},
+                                {"reached", g.reached[g.worst()]},
+                                {"slowest", g.codecs[g.worst()].label},
+                                {"ok", g.ok()}};
+    for (std::size_t i = 0; i < g.codecs.size(); ++i)
+      line["codecs"][g.codecs[i].label] = g.reached[i];
+    result["goals"].push_back(std::move(line));
   }
-  std::fprintf(file, "\n ],\n \"checksum_ns_per_value\": {");
   for (checksum_cost const& c : costs) {
-    std::fprintf(file, "%s\n  \"%s\": {\"in L2\": %.4f, \"64 MiB\": %.4f}",
-                 &c == costs.data() ? "" : ",", c.what.c_str(), c.in_cache_ns, c.in_memory_ns);
+    result["checksum_ns_per_value"][c.what] = {{"in L2", c.in_cache_ns},
+                                               {"64 MiB", c.in_memory_ns}};
   }
-  std::fprintf(file, "\n }}\n");
-  return std::fclose(file) == 0;
+  return result;
 }
 
-/// Measures, prints and, if asked to, writes all goals. Returns whether every one is reached.
+/// Measures and prints all goals, and writes them to a file of JSON unless its name is empty;
+/// throws train_gpt::report_error where that cannot be written, before anything is measured if
+/// possible. Returns whether every goal is reached.
 inline bool run_summary(std::string const& json) {
+  if (!json.empty()) train_gpt::check_writable(json);
   double load = 0;
-  getloadavg(&load, 1);
-  std::printf("load average before the start: %.2f\n", load);
+  if (getloadavg(&load, 1) == 1 && load > 0.5) {
+    std::printf("Others use this machine (load average %.2f): ratios will be worse than alone.\n",
+                load);
+  }
   print_limits();
   std::vector<goal> goals = all_goals();
   measure(goals);
   print(goals);
   std::vector<checksum_cost> const costs = measure_checksums();
   print(costs);
-  if (!json.empty() && !write_json(json, goals, costs)) {
-    std::fprintf(stderr, "codec_bench: cannot write %s\n", json.c_str());
-    return false;
-  }
+  if (!json.empty()) train_gpt::write_whole(json, to_json(goals, costs).dump(2) + '\n');
   return std::ranges::all_of(goals, &goal::ok);
 }
 

@@ -4,7 +4,6 @@
 /// What a run leaves behind: metrics.jsonl, summary.json and the table at the end.
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <cstddef>
@@ -15,7 +14,6 @@
 #include <memory>
 #include <mutex>
 #include <span>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -24,16 +22,11 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "files.hpp"
 #include "options.hpp"
 #include "progress.hpp"
 
 namespace train_gpt {
-
-/// A result cannot be written; the message names the file.
-class report_error : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
 
 /// What one worker did in one step; seconds are of its training thread.
 struct worker_step {
@@ -169,47 +162,6 @@ inline nlohmann::ordered_json summary(std::span<run_result const> runs, options 
   return json;
 }
 
-struct stream_closer {
-  void operator()(std::FILE* stream) const noexcept { std::fclose(stream); }
-};
-
-/// Opens `file` as std::fopen does. Throws report_error.
-inline std::unique_ptr<std::FILE, stream_closer> open_file(std::filesystem::path const& file,
-                                                           char const* mode) {
-  std::unique_ptr<std::FILE, stream_closer> stream{std::fopen(file.c_str(), mode)};
-  if (!stream) {
-    throw report_error{fmt::format("{}: cannot be opened for writing ({})", file.string(),
-                                   std::generic_category().message(errno))};
-  }
-  return stream;
-}
-
-/// Where write_whole writes what becomes `file`.
-inline std::filesystem::path part_of(std::filesystem::path file) { return file += ".part"; }
-
-/// Writes `content` beside `file` and renames it, so that `file` is never seen half written. Throws
-/// report_error.
-inline void write_whole(std::filesystem::path const& file, std::string_view content) {
-  auto const aside = part_of(file);
-  auto const fail = [&file](std::string_view what) {
-    throw report_error{fmt::format("{}: {}", file.string(), what)};
-  };
-  auto stream = open_file(aside, "wb");
-  bool const written =
-      std::fwrite(content.data(), 1, content.size(), stream.get()) == content.size();
-  std::error_code error;
-  if (std::fclose(stream.release()) != 0 || !written) {
-    std::filesystem::remove(aside, error);
-    fail("cannot be written (disk full?)");
-  }
-  std::filesystem::rename(aside, file, error);
-  if (error) {
-    auto const reason = error.message();
-    std::filesystem::remove(aside, error);
-    fail(reason);
-  }
-}
-
 /// The files of a run: DIR/metrics.jsonl grows by whole lines, each flushed, so that it can be
 /// followed and an interruption leaves whole lines; DIR/summary.json is replaced at once.
 class result_files {
@@ -222,12 +174,7 @@ class result_files {
     if (error) {
       throw report_error{fmt::format("--out {}: {}", folder_.string(), error.message())};
     }
-    if (std::filesystem::is_directory(summary_file(), error)) {
-      throw report_error{fmt::format("{}: is a directory", summary_file().string())};
-    }
-    auto const part = part_of(summary_file());
-    open_file(part, "wb");
-    std::filesystem::remove(part, error);
+    check_writable(summary_file());
     metrics_ = open_file(metrics_file(), "ab");
   }
 
