@@ -51,6 +51,20 @@
 #include <thrust/for_each.h>
 #include <thrust/iterator/counting_iterator.h>
 #endif
+#if __has_include(<mpi.h>)
+#include <mpi.h>
+#endif
+#if __has_include(<gloo/config.h>)
+#include <gloo/rendezvous/context.h>
+#include <gloo/rendezvous/file_store.h>
+#include <gloo/rendezvous/prefix_store.h>
+#include <gloo/transport/tcp/device.h>
+#include <gloo/transport/unbound_buffer.h>
+#endif
+#if __has_include(<gloo/rendezvous/redis_store.h>) && __has_include(<hiredis/hiredis.h>)
+#define HIREDIS_NESTED_INCLUDE
+#include <gloo/rendezvous/redis_store.h>
+#endif
 
 // clang-format off
 #define RIVULET_TRAP this_name_is_a_macro_elsewhere +

@@ -65,7 +65,7 @@ class groups {
         world,
         [&](int rank) {
           gloo comm(rivulet::comm::rendezvous(rendezvous_, rank, 20'000), rank, world,
-                    {.interface = "lo", .connect_timeout_ms = 20'000, .group = name});
+                    {.network_interface = "lo", .connect_timeout_ms = 20'000, .group = name});
           body(comm);
         },
         [] {});
@@ -131,7 +131,7 @@ TEST_CASE("comm::gloo says which rank is missing, or what is wrong") {
   folder const meet;
   auto const store = rivulet::comm::rendezvous(meet.rendezvous(), 0);
   auto const alone = [&] {
-    gloo const comm(store, 0, 2, {.interface = "lo", .connect_timeout_ms = 200});
+    gloo const comm(store, 0, 2, {.network_interface = "lo", .connect_timeout_ms = 200});
   };
   CHECK(mentions(thrown_by<rivulet::comm_error>(alone).what(), "rank 0 of 2 cannot connect"));
   CHECK_THROWS_AS(gloo(store, 2, 2), rivulet::precondition_error);

@@ -28,7 +28,7 @@ namespace rivulet::comm {
 /// How ranks find each other and connect.
 struct gloo_settings {
   /// Network interface ("eth0"); if empty, the one of `hostname`.
-  std::string interface {};
+  std::string network_interface{};
   /// Name or address of this machine as the others reach it; if empty, what the system calls it.
   std::string hostname{};
   /// Connecting to all others must be done within this.
@@ -117,7 +117,7 @@ class gloo : public pairwise<gloo> {
     std::lock_guard lock(mutex_);
     in_.clear();
     out_.clear();
-    until_ = deadline::max();
+    until_ = (deadline::max)();
     return status;
   }
 
@@ -196,7 +196,7 @@ class gloo : public pairwise<gloo> {
   }
 
   void wake() noexcept {
-    until_ = deadline::max();
+    until_ = (deadline::max)();
     for (buffer const& b : in_) {
       if (b != nullptr) b->abortWaitRecv();
     }
@@ -226,7 +226,7 @@ class gloo : public pairwise<gloo> {
     while (!closing_) {
       deadline const until = until_;
       auto const moved = [&] { return closing_ || until_ != until; };
-      if (until == deadline::max()) {
+      if (until == (deadline::max)()) {
         changed_.wait(lock, moved);
       } else if (!changed_.wait_until(lock, until, moved)) {
         suspect_ = waiting_for_;
@@ -250,7 +250,7 @@ class gloo : public pairwise<gloo> {
 
   void connect(gloo_settings const& settings) {
     ::gloo::transport::tcp::attr attributes;
-    attributes.iface = settings.interface;
+    attributes.iface = settings.network_interface;
     attributes.hostname = settings.hostname;
     device_ = ::gloo::transport::tcp::CreateDevice(attributes);
     context_ = std::make_shared<::gloo::rendezvous::Context>(rank_, size_);
@@ -301,7 +301,7 @@ class gloo : public pairwise<gloo> {
   bool closing_ = false;
   int suspect_ = -1;
   int waiting_for_ = -1;
-  deadline until_ = deadline::max();
+  deadline until_ = (deadline::max)();
   int news_ = -1;
   int heard_from_ = -1;
   std::vector<buffer> in_;       // of the running operation, one per transfer

@@ -166,7 +166,7 @@ class mpi : public pairwise<mpi> {
   template <class F>
   void each_piece(std::size_t bytes, F const& f) {
     for (std::size_t at = 0; at < bytes && broken_ == comm_status::done; at += piece) {
-      int const count = static_cast<int>(std::min(piece, bytes - at));
+      int const count = static_cast<int>((std::min)(piece, bytes - at));
       if (f(at, count) != MPI_SUCCESS) fail(parts_.back().peer);
     }
   }
